@@ -1,0 +1,1 @@
+"""The hub program: queues, quota, cluster choice, dispatch, status, failover."""

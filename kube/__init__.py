@@ -1,0 +1,1 @@
+"""What the extender and the dispatcher both stand on: `objects` (pure) and `api` (I/O)."""
