@@ -16,6 +16,11 @@ ApiError
 class ApiError(Exception):
     """Base of everything an `Api` raises."""
 
+    @property
+    def uncertain(self) -> bool:
+        """True: a write that got this answer may have been done all the same. Read before deciding anything."""
+        return True
+
 
 class Unreachable(ApiError):
     """No answer. A write may or may not have happened."""
@@ -34,6 +39,11 @@ class StatusError(ApiError):
         self.reason = reason
         self.message = message
         self.retry_after = retry_after
+
+    @property
+    def uncertain(self) -> bool:
+        """5xx: the request may have reached etcd ("etcdserver: request timed out", 504 of a proxy)."""
+        return self.code >= 500
 
 
 class NotFound(StatusError): ...
