@@ -1,0 +1,272 @@
+"""The table of a fleet's processes: how each is started, when it is ready, what it waits for.
+
+`python -m hack.fleet` and the tests name them as here: `hub/etcd`, `member1/extender`, `proxy`.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hack.fleet import pki, probes, training_operator
+from hack.fleet.layout import EXTENDER_TARGET, HUB, PROXY, REPOSITORY, Cluster
+from hack.fleet.probes import Probe
+from hack.fleet.spec import FleetSpec, MemberSpec
+from hack.fleet.state import State
+
+_ALWAYS_ALLOW = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics"
+_CONTROLLERS = (
+    "namespace-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "garbage-collector-controller",
+    "root-ca-certificate-publisher-controller",
+    "resourcequota-controller",
+)
+"""No node-lifecycle and no pod garbage collection: nodes and their pods live as the tests say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    name: str
+    argv: list[str]
+    ready: Probe
+    after: tuple[str, ...] = ()
+    """Components, and steps of provisioning (`member1:objects`), that come first."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    after_start: Callable[[], None] | None = None
+    """What the program needs from outside before it can become ready."""
+    timeout: float = 120.0
+    """Seconds to become ready; generous, for two busy cores."""
+
+
+def table(folder: Path, state: State, binaries: Mapping[str, Path]) -> dict[str, Component]:
+    """Every component that the fleet's spec asks for, by name, in no particular order."""
+    spec = state.spec
+    found: list[Component] = [] if spec.direct else [_proxy(folder, state)]
+    for name in spec.clusters:
+        found += _control_plane(Cluster(name, folder, state), binaries, spec)
+    for member in spec.members:
+        found += _member(Cluster(member.name, folder, state), member, binaries, spec)
+    if "dispatcher" not in spec.without:
+        found.append(_dispatcher(Cluster(HUB, folder, state), spec))
+    return {component.name: component for component in found}
+
+
+def _via_proxy(spec: FleetSpec) -> tuple[str, ...]:
+    return () if spec.direct else (PROXY,)
+
+
+def _proxy(folder: Path, state: State) -> Component:
+    return Component(
+        name=PROXY,
+        argv=[sys.executable, "-m", "hack.fleet.proxy", str(folder / "proxy.json")],
+        ready=probes.tcp(state.port("proxy control")),
+        environment=_python(),
+    )
+
+
+def _control_plane(cluster: Cluster, binaries: Mapping[str, Path], spec: FleetSpec) -> list[Component]:
+    client, peer = (f"http://127.0.0.1:{cluster.port(p)}" for p in ("etcd", "etcd peer"))
+    etcd = Component(
+        name=f"{cluster.name}/etcd",
+        argv=[
+            str(binaries["etcd"]),
+            f"--data-dir={cluster.folder / cluster.name / 'etcd'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+            "--quota-backend-bytes=8589934592",
+            "--log-level=error",
+        ],
+        ready=probes.http_ok(f"{client}/health"),
+    )
+    audit = [
+        f"--audit-policy-file={cluster.config / 'audit-policy.yaml'}",
+        f"--audit-log-path={cluster.audit_log}",
+        "--audit-log-maxsize=2000",  # MB; never rotated within a test run
+    ]
+    api_server = Component(
+        name=f"{cluster.name}/kube-apiserver",
+        argv=[
+            str(binaries["kube-apiserver"]),
+            f"--etcd-servers={client}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={cluster.port('kube-apiserver')}",
+            # With a loopback bind and no default route the server refuses to start without it.
+            "--advertise-address=127.0.0.1",
+            "--endpoint-reconciler-type=none",
+            f"--tls-cert-file={cluster.pki / 'apiserver.crt'}",
+            f"--tls-private-key-file={cluster.pki / 'apiserver.key'}",
+            f"--client-ca-file={cluster.pki / 'ca.crt'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={cluster.pki / 'service-account.crt'}",
+            f"--service-account-signing-key-file={cluster.pki / 'service-account.key'}",
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--allow-privileged=true",
+            # It taints each new node not-ready:NoSchedule, which only a node-lifecycle controller takes away.
+            "--disable-admission-plugins=TaintNodesByCondition",
+            "--enable-priority-and-fairness=false",
+            "--max-requests-inflight=0",
+            "--max-mutating-requests-inflight=0",
+            "--profiling=false",
+            "--v=0",
+            *(audit if spec.audit else []),
+        ],
+        ready=probes.api_server(cluster.kubeconfig(pki.ADMIN)),
+        after=(etcd.name,),
+        environment=_go_on_few_cores(),
+    )
+    controller_manager = Component(
+        name=f"{cluster.name}/kube-controller-manager",
+        argv=[
+            str(binaries["kube-controller-manager"]),
+            f"--kubeconfig={cluster.kubeconfig(pki.CONTROLLER_MANAGER)}",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={cluster.port('kube-controller-manager')}",
+            _ALWAYS_ALLOW,
+            f"--root-ca-file={cluster.pki / 'ca.crt'}",
+            f"--service-account-private-key-file={cluster.pki / 'service-account.key'}",
+            # Each controller under its own name, as in a real cluster: bootstrap RBAC knows only those.
+            "--use-service-account-credentials=true",
+            "--kube-api-qps=5000",
+            "--kube-api-burst=10000",
+            f"--controllers={','.join(_CONTROLLERS)}",
+        ],
+        ready=probes.https_ok(f"https://127.0.0.1:{cluster.port('kube-controller-manager')}/healthz"),
+        # After the CRDs: the garbage collector looks for new kinds only every 30 s.
+        after=(f"{cluster.name}:objects",),
+    )
+    return [etcd, api_server, controller_manager]
+
+
+def _member(cluster: Cluster, member: MemberSpec, binaries: Mapping[str, Path], spec: FleetSpec) -> list[Component]:
+    with_extender = "extender" not in spec.without
+    config = "scheduler.yaml" if with_extender else "scheduler-break-glass.yaml"
+    found = [
+        Component(
+            name=f"{cluster.name}/kube-scheduler",
+            argv=[
+                str(binaries["kube-scheduler"]),
+                f"--config={cluster.config / config}",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={cluster.port('kube-scheduler')}",
+                _ALWAYS_ALLOW,
+            ],
+            ready=probes.https_ok(f"https://127.0.0.1:{cluster.port('kube-scheduler')}/readyz"),
+            after=(f"{cluster.name}:objects", *_via_proxy(spec)),
+        ),
+        Component(
+            name=f"{cluster.name}/kwok",
+            argv=[
+                str(binaries["kwok"]),
+                f"--kubeconfig={cluster.kubeconfig(pki.KWOK)}",
+                f"--config={cluster.config / 'stages.yaml'}",
+                "--manage-all-nodes=true",
+                "--cidr=10.244.0.1/16",
+                "--node-ip=127.0.0.1",
+                "--node-lease-duration-seconds=0",
+                f"--server-address=127.0.0.1:{cluster.port('kwok')}",
+                "--pod-play-stage-parallelism=16",
+                "--node-play-stage-parallelism=16",
+            ],
+            ready=probes.http_ok(f"http://127.0.0.1:{cluster.port('kwok')}/readyz"),
+            after=(f"{cluster.name}:objects",),
+        ),
+    ]
+    if with_extender:
+        found.append(_extender(cluster, spec))
+    if member.operator != "none" and "operator" not in spec.without:
+        found.append(_operator(cluster, member, binaries, spec))
+    return found
+
+
+def _extender(cluster: Cluster, spec: FleetSpec) -> Component:
+    port, metrics = cluster.port(EXTENDER_TARGET), cluster.port("extender metrics")
+    return Component(
+        name=f"{cluster.name}/extender",
+        argv=[
+            sys.executable,
+            "-m",
+            "extender",
+            f"--kubeconfig={cluster.kubeconfig(pki.EXTENDER)}",
+            f"--listen=127.0.0.1:{port}",
+            f"--tls-cert={cluster.extender_pki / 'server.crt'}",
+            f"--tls-key={cluster.extender_pki / 'server.key'}",
+            f"--client-ca={cluster.extender_pki / 'ca.crt'}",
+            f"--metrics-listen=127.0.0.1:{metrics}",
+        ],
+        ready=probes.http_ok(f"http://127.0.0.1:{metrics}/readyz"),
+        after=(f"{cluster.name}:objects", *_via_proxy(spec)),
+        environment=_python(),
+    )
+
+
+def _dispatcher(cluster: Cluster, spec: FleetSpec) -> Component:
+    metrics = cluster.port("dispatcher metrics")
+    return Component(
+        name=f"{HUB}/dispatcher",
+        argv=[
+            sys.executable,
+            "-m",
+            "dispatcher",
+            f"--kubeconfig={cluster.kubeconfig(pki.DISPATCHER)}",
+            f"--metrics-listen=127.0.0.1:{metrics}",
+        ],
+        ready=probes.http_ok(f"http://127.0.0.1:{metrics}/readyz"),
+        after=(f"{HUB}:members", *_via_proxy(spec)),
+        environment=_python(),
+    )
+
+
+def _operator(cluster: Cluster, member: MemberSpec, binaries: Mapping[str, Path], spec: FleetSpec) -> Component:
+    kubeconfig = cluster.kubeconfig(pki.OPERATOR)
+    after = (f"{cluster.name}:objects", *_via_proxy(spec))
+    if member.operator == "standin":
+        health = cluster.port("operator health")
+        return Component(
+            name=f"{cluster.name}/operator",
+            argv=[
+                sys.executable,
+                "-m",
+                "hack.operator",
+                f"--kubeconfig={kubeconfig}",
+                f"--dialect={member.dialect}",
+                f"--health-listen=127.0.0.1:{health}",
+            ],
+            ready=probes.http_ok(f"http://127.0.0.1:{health}/readyz"),
+            after=after,
+            environment=_python(),
+        )
+    metrics, health, webhook = (cluster.port(f"operator {p}") for p in ("metrics", "health", "webhook"))
+    return Component(
+        name=f"{cluster.name}/operator",
+        argv=[
+            str(binaries["training-operator"]),
+            "--enable-scheme=pytorchjob",
+            f"--metrics-bind-address=127.0.0.1:{metrics}",
+            f"--health-probe-bind-address=127.0.0.1:{health}",
+            f"--webhook-server-port={webhook}",
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+        ],
+        ready=probes.http_ok(f"http://127.0.0.1:{health}/readyz"),
+        after=(f"{cluster.name}:training-operator", *after),
+        environment={"KUBECONFIG": str(kubeconfig), "TMPDIR": str(cluster.operator_temp)},
+        after_start=lambda: training_operator.mount_certificate(cluster),
+    )
+
+
+def _python() -> dict[str, str]:
+    return {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+
+
+def _go_on_few_cores() -> dict[str, str]:
+    # More threads only take turns on few cores; GOGC trades memory, of which there is enough, for collections.
+    return {"GOGC": "200"} | ({"GOMAXPROCS": "1"} if (os.cpu_count() or 1) <= 4 else {})

@@ -1,0 +1,183 @@
+"""Fills a cluster whose API server is up: namespaces, CRDs, roles, nodes, the hub's members. All of it idempotent."""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hack.fleet import kubeconfig, nodes, pki
+from hack.fleet.build import assets_folder
+from hack.fleet.layout import REPOSITORY, Cluster
+from hack.fleet.rest import Rest, RestError
+from hack.fleet.spec import MemberSpec
+from hack.fleet.state import FleetError
+from hack.fleet.versions import TRAINING_OPERATOR
+
+Document = dict[str, Any]
+
+MUSTER_NAMESPACE = "muster-system"
+CRDS = REPOSITORY / "manifests" / "crds"
+_ESTABLISHED_SECONDS = 60.0
+
+
+def objects(cluster: Cluster, kubectl: Path, member: MemberSpec | None) -> None:
+    """Namespaces, CRDs (and waits until they are served), roles. Raises FleetError with kubectl's words."""
+    namespaces = [MUSTER_NAMESPACE, "kube-queue"] if cluster.is_hub else [MUSTER_NAMESPACE]
+    apply(cluster, kubectl, [_namespace(name) for name in namespaces])
+    if crds := crd_documents(cluster, member):
+        apply(cluster, kubectl, crds)
+        _wait_established(cluster, {crd["metadata"]["name"] for crd in crds})
+    roles = [] if cluster.is_hub else documents([Path(__file__).parent / "rbac" / "member.yaml"])
+    side = "hub" if cluster.is_hub else "member"
+    shipped = documents(sorted((REPOSITORY / "manifests" / "base" / side).glob("rbac*.yaml")))
+    apply(cluster, kubectl, roles + [with_users(document) for document in shipped])
+
+
+def crd_documents(cluster: Cluster, member: MemberSpec | None) -> list[Document]:
+    """The CRDs of one cluster: ours, and on a member the PyTorchJob of its operator's dialect instead of the union."""
+    side = "hub" if member is None else "member"
+    found = documents([*sorted(CRDS.glob("*.yaml")), *sorted((CRDS / side).glob("*.yaml"))])
+    crds = [d for d in found if d.get("kind") == "CustomResourceDefinition"]
+    if member is None:
+        return crds
+    ours = [crd for crd in crds if crd["spec"]["names"]["kind"] != "PyTorchJob"]
+    return ours + documents([dialect_crd(member.dialect)])
+
+
+def dialect_crd(dialect: str) -> Path:
+    """The file of a dialect's PyTorchJob CRD."""
+    if dialect == "training-operator":
+        return assets_folder(TRAINING_OPERATOR) / "crds" / "kubeflow.org_pytorchjobs.yaml"
+    found = sorted((REPOSITORY / "hack" / "operator" / "crds").glob("*arena*.yaml"))
+    if not found:
+        raise FleetError("no CRD of the arena dialect in hack/operator/crds")
+    return found[0]
+
+
+def with_users(document: Document) -> Document:
+    """A role binding extended to the certificate user that has the name of a bound ServiceAccount.
+
+    The shipped bindings name ServiceAccounts; outside of pods the programs come with client certificates.
+    """
+    if document.get("kind") not in ("RoleBinding", "ClusterRoleBinding"):
+        return document
+    users = [
+        {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": subject["name"]}
+        for subject in document.get("subjects", [])
+        if subject["kind"] == "ServiceAccount"
+    ]
+    return document | {"subjects": document.get("subjects", []) + users}
+
+
+def register_members(hub: Cluster, members: Iterable[Cluster], kubectl: Path) -> None:
+    """A MemberCluster and its kubeconfig Secret (the dispatcher's identity in that member) for each member."""
+    if not _serves(hub, "/apis/muster.dev/v1alpha1/memberclusters"):
+        return  # the CRD is not among the manifests: a fleet without muster
+    found: list[Document] = []
+    for member in members:
+        secret = f"{member.name}-kubeconfig"
+        found += [
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": secret, "namespace": MUSTER_NAMESPACE},
+                "stringData": {"kubeconfig": yaml.safe_dump(kubeconfig.build(member, pki.DISPATCHER))},
+            },
+            {
+                "apiVersion": "muster.dev/v1alpha1",
+                "kind": "MemberCluster",
+                "metadata": {"name": member.name},
+                "spec": {"kubeconfigSecret": {"name": secret}},
+            },
+        ]
+    apply(hub, kubectl, found)
+
+
+def first_nodes(cluster: Cluster, member: MemberSpec) -> None:
+    """The nodes of the spec, unless the member has nodes already."""
+    rest = Rest(cluster.kubeconfig(pki.ADMIN))
+    try:
+        if not nodes.names(rest):
+            nodes.add(rest, cluster.name, member.nodes)
+    finally:
+        rest.close()
+
+
+def apply(cluster: Cluster, kubectl: Path, found: list[Document]) -> None:
+    """Server-side apply (the PyTorchJob CRD is too large for the client-side annotation)."""
+    if not found:
+        return
+    done = subprocess.run(
+        [
+            kubectl,
+            f"--kubeconfig={cluster.kubeconfig(pki.ADMIN)}",
+            f"--cache-dir={cluster.folder / 'kubectl-cache'}",
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "--field-manager=muster-fleet",
+            "-f",
+            "-",
+        ],
+        input=json.dumps({"apiVersion": "v1", "kind": "List", "items": found}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise FleetError(f"{cluster.name}: kubectl apply failed:\n{done.stderr.strip()[-3000:]}")
+
+
+def documents(files: Iterable[Path]) -> list[Document]:
+    """All YAML documents of the files, in order. Raises FleetError naming the file that is not YAML."""
+    found: list[Document] = []
+    for file in files:
+        try:
+            found += [d for d in yaml.safe_load_all(file.read_text()) if d]
+        except (OSError, yaml.YAMLError) as error:
+            raise FleetError(f"{file}: {error}") from error
+    return found
+
+
+def _namespace(name: str) -> Document:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def _serves(cluster: Cluster, path: str) -> bool:
+    rest = Rest(cluster.kubeconfig(pki.ADMIN))
+    try:
+        rest.get(path)
+    except RestError as error:
+        if error.status == 404:
+            return False
+        raise
+    finally:
+        rest.close()
+    return True
+
+
+def _wait_established(cluster: Cluster, names: set[str]) -> None:
+    rest = Rest(cluster.kubeconfig(pki.ADMIN))
+    deadline = time.monotonic() + _ESTABLISHED_SECONDS
+    try:
+        while True:
+            crds = rest.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
+            waiting = names - {crd["metadata"]["name"] for crd in crds if _is_established(crd)}
+            if not waiting:
+                return
+            if time.monotonic() > deadline:
+                raise FleetError(f"{cluster.name}: CRDs are not served: {', '.join(sorted(waiting))}")
+            time.sleep(0.05)
+    finally:
+        rest.close()
+
+
+def _is_established(crd: Document) -> bool:
+    conditions = crd.get("status", {}).get("conditions", [])
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+
