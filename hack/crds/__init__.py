@@ -1,0 +1,1 @@
+"""Makes the CustomResourceDefinitions that are derived from other projects' ones."""
