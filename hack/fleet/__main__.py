@@ -10,6 +10,7 @@ import msgspec
 from hack.fleet import layout
 from hack.fleet.build import BuildError, ensure_built
 from hack.fleet.fleet import Fleet
+from hack.fleet.rest import RestError
 from hack.fleet.spec import DIALECTS, OPERATORS, FleetSpec, NodeShape, SpecError, default_members
 from hack.fleet.state import FleetError
 from hack.fleet.toolchain import ToolchainError
@@ -22,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         code: int = options.run(options)
         return code
-    except (FleetError, SpecError, BuildError, ToolchainError) as error:
+    except (FleetError, SpecError, BuildError, ToolchainError, RestError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

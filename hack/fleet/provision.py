@@ -179,7 +179,7 @@ def _wait_established(cluster: Cluster, names: set[str]) -> None:
 
 
 def _is_established(crd: Document) -> bool:
-    conditions = crd.get("status", {}).get("conditions", [])
+    conditions = crd.get("status", {}).get("conditions") or []  # null in the first moment
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
