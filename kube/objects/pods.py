@@ -88,6 +88,10 @@ class PodStatus(msgspec.Struct, rename="camel"):
     nominated_node_name: str = ""
     conditions: list[PodCondition] | None = None
     container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    resources: ResourceRequirements | None = None
+    allocated_resources: dict[str, str | int | float] | None = None
+    """Pod-level resources as actuated and allocated while resized in place (KEP-5419)."""
 
 
 class Pod(msgspec.Struct):
