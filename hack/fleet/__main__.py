@@ -134,7 +134,7 @@ def _nodes_add(options: argparse.Namespace) -> int:
     return 0
 
 
-def _build(options: argparse.Namespace) -> int:
+def _build(_: argparse.Namespace) -> int:
     for name, path in ensure_built(_say).items():
         _say(f"{name:26} {path}")
     return 0

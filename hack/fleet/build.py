@@ -7,14 +7,16 @@ leaves a work folder that the next one removes, never a half-filled program fold
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from hack.fleet.toolchain import Say, find_go
 from hack.fleet.versions import PROGRAMS, Program, Recipe
@@ -55,14 +57,15 @@ def assets_folder(program: Program, cache: Path | None = None) -> Path:
     return (cache or cache_folder()) / program.key / "assets"
 
 
-def stamp(program: Program) -> dict[str, object]:
+def stamp(program: Program) -> dict[str, Any]:
     """What a built folder was made from; another stamp means another build."""
-    return {
+    found: dict[str, Any] = {
         "module": program.reference,
         "checksum": program.checksum,
         "binaries": program.binaries,
         "ldflags": list(program.ldflags),
-    } | ({"assets": program.assets} if program.assets else {})
+    }
+    return found | ({"assets": program.assets} if program.assets else {})
 
 
 def published_replaces(go_mod: str, kubernetes_version: str) -> str:
@@ -95,12 +98,13 @@ def _build(go: Path, program: Program, cache: Path, say: Say) -> None:
     say("downloading the module")
     source = Path(_download(go, program)["Dir"])
     say("resolving dependencies")
-    _write_module(go, program, source, work, log, say)
+    run = functools.partial(_run, folder=work, log=log, say=say)
+    _write_module(program, source, work, lambda *arguments: run([str(go), *arguments]))
     say(f"compiling {', '.join(program.binaries)}")
     ldflags = " ".join(("-s", "-w", *program.ldflags))
     for name, package in _build_steps(program):
         target = str(output) + "/" if name is None else str(output / name)
-        _run([str(go), "build", "-v", "-p", _jobs(), "-ldflags", ldflags, "-o", target, *package], work, log, say)
+        run([str(go), "build", "-v", "-p", _jobs(), "-ldflags", ldflags, "-o", target, *package])
     if program.assets:
         # The module cache is read-only, files included; a copy that keeps those modes could not be replaced.
         shutil.copytree(source / program.assets, output / "assets", copy_function=shutil.copyfile)
@@ -121,22 +125,26 @@ def _build_steps(program: Program) -> list[tuple[str | None, list[str]]]:
     return [(name, [package]) for name, package in program.binaries.items()]
 
 
-def _write_module(go: Path, program: Program, source: Path, work: Path, log: Path, say: Say) -> None:
+def _write_module(program: Program, source: Path, work: Path, run_go: Callable[..., None]) -> None:
     sums = f"{program.module} v{program.version} {program.checksum}\n"
     if program.recipe is Recipe.KUBERNETES:
         text = published_replaces((source / "go.mod").read_text(), program.version)
         (work / "go.mod").write_text(text)
         (work / "go.sum").write_text((source / "go.sum").read_text() + sums)
-        _run([str(go), "mod", "edit", f"-require={program.reference}"], work, log, say)
+        run_go("mod", "edit", f"-require={program.reference}")
     else:
         (work / "go.mod").write_text(f"module muster.local/{program.name}\n")
         (work / "go.sum").write_text(sums)
-        _run([str(go), "get", program.reference], work, log, say)
+        run_go("get", program.reference)
 
 
 def _download(go: Path, program: Program) -> dict[str, str]:
     done = subprocess.run(
-        [str(go), "mod", "download", "-json", program.reference], capture_output=True, text=True, env=_environment()
+        [str(go), "mod", "download", "-json", program.reference],
+        capture_output=True,
+        text=True,
+        env=_environment(),
+        check=False,
     )
     try:
         answer: dict[str, str] = json.loads(done.stdout)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hack.fleet import pki, probes, training_operator
-from hack.fleet.layout import EXTENDER_TARGET, HUB, PROXY, REPOSITORY, Cluster
+from hack.fleet import pki, probes, scheduler_config, training_operator
+from hack.fleet.layout import EXTENDER_TARGET, PROXY, REPOSITORY, Cluster
 from hack.fleet.probes import Probe
-from hack.fleet.spec import FleetSpec, MemberSpec
+from hack.fleet.spec import HUB, FleetSpec, MemberSpec
 from hack.fleet.state import State
 
 _ALWAYS_ALLOW = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics"
@@ -139,7 +139,10 @@ def _control_plane(cluster: Cluster, binaries: Mapping[str, Path], spec: FleetSp
             "--kube-api-burst=10000",
             f"--controllers={','.join(_CONTROLLERS)}",
         ],
-        ready=probes.https_ok(f"https://127.0.0.1:{cluster.port('kube-controller-manager')}/healthz"),
+        ready=probes.both(
+            probes.https_ok(f"https://127.0.0.1:{cluster.port('kube-controller-manager')}/healthz"),
+            probes.found(cluster.kubeconfig(pki.ADMIN), "/api/v1/namespaces/default/serviceaccounts/default"),
+        ),
         # After the CRDs: the garbage collector looks for new kinds only every 30 s.
         after=(f"{cluster.name}:objects",),
     )
@@ -148,13 +151,12 @@ def _control_plane(cluster: Cluster, binaries: Mapping[str, Path], spec: FleetSp
 
 def _member(cluster: Cluster, member: MemberSpec, binaries: Mapping[str, Path], spec: FleetSpec) -> list[Component]:
     with_extender = "extender" not in spec.without
-    config = "scheduler.yaml" if with_extender else "scheduler-break-glass.yaml"
     found = [
         Component(
             name=f"{cluster.name}/kube-scheduler",
             argv=[
                 str(binaries["kube-scheduler"]),
-                f"--config={cluster.config / config}",
+                f"--config={scheduler_config.path_of(cluster, with_extender=with_extender)}",
                 "--bind-address=127.0.0.1",
                 f"--secure-port={cluster.port('kube-scheduler')}",
                 _ALWAYS_ALLOW,

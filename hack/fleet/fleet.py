@@ -100,7 +100,7 @@ class Cluster:
 
     @property
     def config(self) -> Path:
-        """The folder with scheduler.yaml, stages.yaml, audit-policy.yaml."""
+        """The folder with scheduler-config.yaml, stages.yaml, audit-policy.yaml."""
         return self._layout.config
 
     def kubectl(
@@ -115,7 +115,9 @@ class Cluster:
         ]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
         if check and done.returncode != 0:
-            raise FleetError(f"{self.name}: kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+            raise FleetError(
+                f"{self.name}: kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}"
+            )
         return done
 
     def apply(self, *manifests: str | Path | Json) -> None:
@@ -137,7 +139,7 @@ class Cluster:
             return rest.get(path)
 
     def api(self, identity: str = pki.ADMIN) -> Any:
-        """muster's own client (kube.api) for an identity, as an asynchronous context manager."""
+        """The product's own client (kube.api) for an identity, as an asynchronous context manager."""
         from kube.api import client  # noqa: PLC0415 - the fleet must come up without it
 
         return client.connect(self.kubeconfig_of(identity))  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ def objects(cluster: Cluster, kubectl: Path, member: MemberSpec | None) -> None:
     """Namespaces, CRDs (and waits until they are served), roles. Raises FleetError with kubectl's words."""
     namespaces = [MUSTER_NAMESPACE, "kube-queue"] if cluster.is_hub else [MUSTER_NAMESPACE]
     apply(cluster, kubectl, [_namespace(name) for name in namespaces])
-    if crds := crd_documents(cluster, member):
+    if crds := crd_documents(member):
         apply(cluster, kubectl, crds)
         _wait_established(cluster, {crd["metadata"]["name"] for crd in crds})
     roles = [] if cluster.is_hub else documents([Path(__file__).parent / "rbac" / "member.yaml"])
@@ -39,7 +39,7 @@ def objects(cluster: Cluster, kubectl: Path, member: MemberSpec | None) -> None:
     apply(cluster, kubectl, roles + [with_users(document) for document in shipped])
 
 
-def crd_documents(cluster: Cluster, member: MemberSpec | None) -> list[Document]:
+def crd_documents(member: MemberSpec | None) -> list[Document]:
     """The CRDs of one cluster: ours, and on a member the PyTorchJob of its operator's dialect instead of the union."""
     side = "hub" if member is None else "member"
     found = documents([*sorted(CRDS.glob("*.yaml")), *sorted((CRDS / side).glob("*.yaml"))])
@@ -67,12 +67,15 @@ def with_users(document: Document) -> Document:
     """
     if document.get("kind") not in ("RoleBinding", "ClusterRoleBinding"):
         return document
+    subjects = document.get("subjects", [])
+    bound = {subject["name"] for subject in subjects if subject["kind"] == "User"}
+    accounts = dict.fromkeys(subject["name"] for subject in subjects if subject["kind"] == "ServiceAccount")
     users = [
-        {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": subject["name"]}
-        for subject in document.get("subjects", [])
-        if subject["kind"] == "ServiceAccount"
+        {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}
+        for name in accounts
+        if name not in bound
     ]
-    return document | {"subjects": document.get("subjects", []) + users}
+    return document | {"subjects": subjects + users}
 
 
 def register_members(hub: Cluster, members: Iterable[Cluster], kubectl: Path) -> None:
@@ -139,7 +142,7 @@ def documents(files: Iterable[Path]) -> list[Document]:
     found: list[Document] = []
     for file in files:
         try:
-            found += [d for d in yaml.load_all(file.read_text(), Loader=_LOADER) if d]  # noqa: S506 - a safe one
+            found += [d for d in yaml.load_all(file.read_text(), Loader=_LOADER) if d]
         except (OSError, yaml.YAMLError) as error:
             raise FleetError(f"{file}: {error}") from error
     return found
@@ -181,5 +184,3 @@ def _wait_established(cluster: Cluster, names: set[str]) -> None:
 def _is_established(crd: Document) -> bool:
     conditions = crd.get("status", {}).get("conditions") or []  # null in the first moment
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
-
-

@@ -33,9 +33,7 @@ class Rest:
         config = yaml.safe_load(kubeconfig.read_text())
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         address = urlsplit(cluster["server"])
-        context = ssl.create_default_context(
-            cadata=base64.b64decode(cluster["certificate-authority-data"]).decode()
-        )
+        context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
         with tempfile.NamedTemporaryFile() as pair:  # ssl reads a client certificate from a file only
             pair.write(base64.b64decode(user["client-certificate-data"]))
             pair.write(base64.b64decode(user["client-key-data"]))

@@ -1,9 +1,11 @@
-"""The member's KubeSchedulerConfiguration: the shipped template with this machine's paths, or one of the fleet's own.
+"""The member's KubeSchedulerConfiguration: the shipped files with this machine's paths.
 
-The shipped file (manifests/base/member/scheduler-config.yaml) speaks of the paths of a control plane node; here every
-path and address is set to the fleet's, the rest (verbs, timeouts, profiles, back-off) is used as shipped.
+Verbs, timeouts, profiles and back-off are used as shipped (manifests/base/member); only what a test machine needs
+otherwise is changed.
 """
 
+import string
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,73 +14,44 @@ import yaml
 from hack.fleet import pki
 from hack.fleet.layout import EXTENDER_TARGET, REPOSITORY, Cluster, link_port
 
-SHIPPED = REPOSITORY / "manifests" / "base" / "member" / "scheduler-config.yaml"
+SHIPPED = REPOSITORY / "manifests" / "base" / "member"
+WITH_EXTENDER = "scheduler-config.yaml"
+BREAK_GLASS = "scheduler-config-break-glass.yaml"
+"""Without the extender, for the day it is beyond help."""
 
 Document = dict[str, Any]
 
 
 def write(cluster: Cluster) -> None:
-    """Writes scheduler.yaml and, for the day the extender is beyond help, scheduler-break-glass.yaml."""
-    cluster.config.mkdir(parents=True, exist_ok=True)
-    template = yaml.safe_load(SHIPPED.read_text()) if SHIPPED.exists() else own_template()
+    """Writes both configurations into the cluster's config folder, under the shipped names."""
     port = link_port(cluster.state, f"{cluster.name}/kube-scheduler", f"{cluster.name}/{EXTENDER_TARGET}")
-    with_extender = localized(
-        template, cluster.kubeconfig(pki.SCHEDULER), f"https://127.0.0.1:{port}", cluster.extender_pki
-    )
-    (cluster.config / "scheduler.yaml").write_text(yaml.safe_dump(with_extender, sort_keys=False))
-    (cluster.config / "scheduler-break-glass.yaml").write_text(
-        yaml.safe_dump(without_extenders(with_extender), sort_keys=False)
-    )
-
-
-def localized(template: Document, kubeconfig: Path, extender: str, extender_pki: Path) -> Document:
-    """The template with this fleet's kubeconfig, extender address (a URL) and certificates."""
-    document = dict(template)
-    # High client limits: the test decides the load, not the client (kube-scheduler's default is 50 requests/s).
-    document["clientConnection"] = {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 2000}
-    document["extenders"] = [
-        entry
-        | {
-            "urlPrefix": extender,
-            "enableHTTPS": True,
-            "tlsConfig": {
-                "caFile": str(extender_pki / "ca.crt"),
-                "certFile": str(extender_pki / "client.crt"),
-                "keyFile": str(extender_pki / "client.key"),
-                "serverName": pki.EXTENDER_SERVER_NAME,
-            },
-        }
-        for entry in template.get("extenders", [])
-    ]
-    document["leaderElection"] = template.get("leaderElection", {}) | {
-        # One scheduler per member: short, so that a killed one is replaced within seconds.
-        "leaderElect": True,
-        "leaseDuration": "4s",
-        "renewDeadline": "3s",
-        "retryPeriod": "500ms",
-        "resourceNamespace": "kube-system",
-        "resourceName": "kube-scheduler",
+    values = {
+        "KUBECONFIG": str(cluster.kubeconfig(pki.SCHEDULER)),
+        "EXTENDER_URL": f"https://127.0.0.1:{port}",
+        "SERVER_NAME": pki.EXTENDER_SERVER_NAME,
+        "CA_FILE": str(cluster.extender_pki / "ca.crt"),
+        "CERT_FILE": str(cluster.extender_pki / "client.crt"),
+        "KEY_FILE": str(cluster.extender_pki / "client.key"),
     }
+    for name in (WITH_EXTENDER, BREAK_GLASS):
+        document = localized((SHIPPED / name).read_text(), values)
+        (cluster.config / name).write_text(yaml.safe_dump(document, sort_keys=False))
+
+
+def localized(template: str, values: Mapping[str, str]) -> Document:
+    """The template with its ${...} set. Raises KeyError naming one that has no value."""
+    document: Document = yaml.safe_load(_without_comments(template, values))
+    # The test decides the load, not the client: kube-scheduler's default is 50 requests/s.
+    document["clientConnection"] |= {"qps": 1000, "burst": 2000}
+    # One scheduler per member: a killed one is to be followed within seconds.
+    document["leaderElection"] |= {"leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"}
     return document
 
 
-def without_extenders(document: Document) -> Document:
-    """The break-glass configuration: a stock scheduler that serves the same profiles."""
-    return {key: value for key, value in document.items() if key != "extenders"}
+def _without_comments(template: str, values: Mapping[str, str]) -> str:
+    lines = [line for line in template.splitlines() if not line.lstrip().startswith("#")]
+    return string.Template("\n".join(lines)).substitute(values)
 
 
-def own_template() -> Document:
-    common = {"nodeCacheCapable": True, "ignorable": False}
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "podMaxBackoffSeconds": 2,
-        "profiles": [
-            {"schedulerName": "default-scheduler"},
-            {"schedulerName": "muster", "percentageOfNodesToScore": 100},
-        ],
-        "extenders": [
-            common | {"filterVerb": "filter", "preemptVerb": "preempt", "httpTimeout": "2s"},
-            common | {"bindVerb": "bind", "httpTimeout": "75s"},
-        ],
-    }
+def path_of(cluster: Cluster, *, with_extender: bool) -> Path:
+    return cluster.config / (WITH_EXTENDER if with_extender else BREAK_GLASS)

@@ -18,7 +18,7 @@ from hack.fleet.process import Identity
 from hack.fleet.spec import FleetSpec
 
 _FIRST_PORT, _LAST_PORT, _BLOCK = 20000, 31900, 100
-"""Below the range the kernel takes outgoing ports from (32768 and up on Linux), so that nothing sits there by chance."""
+"""Below the range that outgoing connections come from (32768 and up on Linux): nothing sits there by chance."""
 
 
 class FleetError(Exception):
@@ -93,7 +93,7 @@ def now() -> float:
 def _free_block() -> int:
     """The first of _BLOCK neighbouring free ports, at random so that fleets started together do not meet."""
     for _ in range(200):
-        first = random.randrange(_FIRST_PORT, _LAST_PORT, _BLOCK)
+        first = random.randrange(_FIRST_PORT, _LAST_PORT, _BLOCK)  # noqa: S311
         if all(_is_free(port) for port in range(first, first + _BLOCK)):
             return first
     raise FleetError(f"no {_BLOCK} neighbouring free ports between {_FIRST_PORT} and {_LAST_PORT}")

@@ -48,7 +48,9 @@ class Supervisor:
     def component(self, name: str) -> Component:
         """Raises FleetError, naming all there are, when there is none of that name."""
         if name not in self.components:
-            raise FleetError(f"no process {name!r} in this fleet; there are:\n  " + "\n  ".join(sorted(self.components)))
+            raise FleetError(
+                f"no process {name!r} in this fleet; there are:\n  " + "\n  ".join(sorted(self.components))
+            )
         return self.components[name]
 
     def save(self) -> None:
@@ -82,7 +84,7 @@ class Supervisor:
         return True
 
     def wait_ready(self, name: str, timeout: float | None = None) -> None:
-        """Blocks until the component is ready. Raises FleetError with the end of its log if it dies or takes too long."""
+        """Blocks until the component is ready. Raises FleetError with the end of its log if it dies or is too slow."""
         component = self.component(name)
         deadline = time.monotonic() + (timeout or component.timeout)
         while True:

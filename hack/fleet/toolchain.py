@@ -46,7 +46,7 @@ def find_kubectl() -> Path | None:
         return None
     try:
         answer = subprocess.run(
-            [candidate, "version", "--client", "-o", "json"], capture_output=True, text=True, timeout=30
+            [candidate, "version", "--client", "-o", "json"], capture_output=True, text=True, timeout=30, check=False
         )
         version = json.loads(answer.stdout)["clientVersion"]
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError):
@@ -64,7 +64,9 @@ def _go_version(go: str) -> tuple[int, int] | None:
     # GOTOOLCHAIN=local: ask what is installed, not what a go.mod nearby would download.
     environment = os.environ | {"GOTOOLCHAIN": "local"}
     try:
-        answer = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, timeout=60, env=environment)
+        answer = subprocess.run(
+            [go, "env", "GOVERSION"], capture_output=True, text=True, timeout=60, env=environment, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return parse_version(answer.stdout) if answer.returncode == 0 else None
@@ -78,7 +80,7 @@ def _install(requirement: str) -> str:
     problem = ""
     for command in installers:
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             problem = f"({error})"
             continue

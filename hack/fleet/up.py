@@ -21,8 +21,8 @@ from hack.fleet import (
     training_operator,
 )
 from hack.fleet.build import ensure_built
-from hack.fleet.layout import HUB, Cluster
-from hack.fleet.spec import FleetSpec, MemberSpec, check
+from hack.fleet.layout import Cluster
+from hack.fleet.spec import HUB, FleetSpec, MemberSpec, check
 from hack.fleet.state import FleetError, State
 from hack.fleet.supervisor import Supervisor
 from hack.fleet.toolchain import find_kubectl
@@ -77,7 +77,7 @@ def down(folder: Path, say: Say, *, keep: bool = False) -> None:
 
 
 def kubectl_path() -> Path:
-    """kubectl from PATH when it is new enough, else the one built with the API server."""
+    """The kubectl from PATH when it is new enough, else the one built with the API server."""
     return find_kubectl() or ensure_built(lambda _: None)["kubectl"]
 
 
