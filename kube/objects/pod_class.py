@@ -21,11 +21,15 @@ from kube.objects.pod_constraints import (
     spread_constraints,
 )
 from kube.objects.pod_requests import PodTemplateError, pod_request, template_spec
-from kube.objects.pods import PodSpec
-from kube.objects.resources import Resources
+from kube.objects.pods import Container, PodSpec, ResourceRequirements
+from kube.objects.quantity import QuantityError
+from kube.objects.resources import Resources, format_resources
 from kube.objects.selectors import Labels, LabelSelector, SelectorError
 
 NO_LABELS: Mapping[str, str] = {}
+
+Subject = tuple[str, tuple[tuple[str, str], ...]]
+"""What selectors see of a pod: (namespace, sorted label items)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -39,13 +43,21 @@ class PodClass:
     constraints: NodeConstraints
     """Taints, node selector and node affinity; interned, so verdicts may be cached by it across classes."""
     host_ports: tuple[HostPort, ...]
-    namespace: str
-    labels: Mapping[str, str]
-    """Only those that topology rules in play look at."""
+    subject: Subject
+    """Namespace and those labels that topology rules in play look at."""
     affinity: tuple[AffinityTerm, ...]
     anti_affinity: tuple[AffinityTerm, ...]
     spread: tuple[SpreadConstraint, ...]
     priority: int
+
+    @property
+    def namespace(self) -> str:
+        return self.subject[0]
+
+    @property
+    def rule_keys(self) -> frozenset[str]:
+        """Pod label keys its own rules look at: other classes of the same plan have to keep them (`label_keys`)."""
+        return frozenset(_selector_keys(self.affinity, self.anti_affinity, self.spread))
 
     @property
     def couples(self) -> bool:
@@ -82,7 +94,7 @@ def pod_class(
         spread = spread_constraints(spec, own) if spec.topology_spread_constraints else ()
     except SelectorError as error:
         raise PodTemplateError(str(error)) from None
-    keys = selector_keys(affinity, anti_affinity, spread)
+    keys = _selector_keys(affinity, anti_affinity, spread)
     keys.update(label_keys)
     relevant = tuple(sorted((key, own[key]) for key in keys if key in own)) if keys else ()
     requests = pod_request(spec)
@@ -90,8 +102,7 @@ def pod_class(
         tuple(sorted(requests.items())),
         constraints,
         host_ports(spec),
-        namespace,
-        relevant,
+        (namespace, relevant),
         affinity,
         anti_affinity,
         spread,
@@ -99,7 +110,7 @@ def pod_class(
     )
     found = _interned.get(key)
     if found is None:
-        found = PodClass(requests, {**requests, "pods": 1}, *key[1:4], dict(relevant), *key[5:])  # type: ignore[arg-type]
+        found = PodClass(requests, {**requests, "pods": 1}, *key[1:])
         _interned[key] = found
     return found
 
@@ -119,7 +130,40 @@ def template_class(
     return pod_class(namespace, labels, template_spec(template), priority=priority, label_keys=label_keys)
 
 
-def selector_keys(
+def template_classes(
+    namespace: str,
+    templates: Mapping[str, Json],
+    *,
+    priority: int | None = None,
+    label_keys: Iterable[str] = (),
+) -> dict[str, PodClass]:
+    """Classes of a gang's roles, each keeping the labels that rules of the other roles (and `label_keys`) look at.
+
+    Raises PodTemplateError or QuantityError, the message led by the role.
+    """
+    keys = set(label_keys)
+    classes: dict[str, PodClass] = {}
+    for role, template in templates.items():
+        try:
+            classes[role] = template_class(namespace, template, priority=priority)
+        except (PodTemplateError, QuantityError) as error:
+            raise PodTemplateError(f"{role}: {error}") from None
+        keys |= classes[role].rule_keys
+    if not keys:
+        return classes
+    return {
+        role: template_class(namespace, template, priority=priority, label_keys=keys)
+        for role, template in templates.items()
+    }
+
+
+def plain_class(requests: Resources, *, namespace: str = "", priority: int = 0) -> PodClass:
+    """A class that asks for room alone, from amounts without "pods"."""
+    spec = PodSpec(containers=[Container(resources=ResourceRequirements(requests=dict(format_resources(requests))))])
+    return pod_class(namespace, None, spec, priority=priority)
+
+
+def _selector_keys(
     affinity: Iterable[AffinityTerm], anti_affinity: Iterable[AffinityTerm], spread: Iterable[SpreadConstraint]
 ) -> set[str]:
     """Label keys these rules look at on other pods."""
