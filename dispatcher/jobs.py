@@ -1,17 +1,22 @@
-"""A PyTorchJob document -> `Job`, or what is wrong with it, in words that say what to do.
+"""A job as muster schedules it: roles, minimums, requests, policy. Read from a document by `read_job`.
 
 Defaults are the operator's own (training-operator 1.9 applies them in memory only, so a stored object stays as
-written and whoever counts must default first): replicas 1, restartPolicy OnFailure.
+written and whoever counts must default first).
 """
 
 from collections.abc import Mapping
 
 import msgspec
-from kube.objects.resources import Resources
 
 from dispatcher.kinds import JobKind
 from kube.objects.binding import Component
 from kube.objects.meta import Json
+from kube.objects.resources import Resources, add_into, format_resources
+
+SUSPEND_ANNOTATION = "scheduling.x-k8s.io/suspend"
+"""Value "true": held (Kube Queue); any other value is no hold (K17)."""
+QUOTA_LABELS = ("quota.scheduling.alibabacloud.com/name", "quota.scheduling.koordinator.sh/name")
+PREEMPTIBLE_LABELS = ("quota.scheduling.alibabacloud.com/preemptible", "quota.scheduling.koordinator.sh/preemptible")
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -58,17 +63,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     kind: JobKind
     namespace: str
     name: str
-    uid: str
-    generation: int
-    creation_timestamp: str
-    deleting: bool
-    labels: dict[str, str]
-    annotations: dict[str, str]
+    uid: str = ""
+    generation: int = 0
+    creation_timestamp: str = ""
+    deleting: bool = False
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     roles: tuple[Role, ...]
-    """Only roles that exist and have pods, in the order of the kind's table."""
+    """Only roles that exist, in the order of the kind's table."""
     gang_min: int
-    run_policy: RunPolicy
-    document: Json
+    """Smallest number of pods, over all roles, without which the gang must not land."""
+    run_policy: RunPolicy = RunPolicy()
+    document: Json = {}
     """As read; not to be changed in place."""
 
     @property
@@ -79,7 +85,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def held(self) -> bool:
         """The user's own hold: runPolicy.suspend, or annotation scheduling.x-k8s.io/suspend "true"."""
-        raise NotImplementedError
+        return self.run_policy.suspend or self.annotations.get(SUSPEND_ANNOTATION) == "true"
 
     @property
     def pods(self) -> int:
@@ -87,41 +93,48 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def preemptible(self) -> bool:
-        """Label quota.scheduling.{alibabacloud.com,koordinator.sh}/preemptible; true unless it says "false"."""
-        raise NotImplementedError
+        """True unless a label of either spelling says "false"."""
+        return all(self.labels.get(label, "true").lower() != "false" for label in PREEMPTIBLE_LABELS)
 
     @property
     def quota_label(self) -> str:
-        """Name of the quota the user asks for, "" for the namespace's own."""
-        raise NotImplementedError
+        """Name of the quota the user asks for, "" for the namespace's own. Alibaba's spelling wins."""
+        return next((self.labels[label] for label in QUOTA_LABELS if self.labels.get(label)), "")
+
+    def role(self, name: str) -> Role | None:
+        return next((role for role in self.roles if role.name == name), None)
 
     def total_request(self) -> Resources:
         """Sum over roles of replicas x pod request."""
-        raise NotImplementedError
+        total: Resources = {}
+        for role in self.roles:
+            add_into(total, role.request, role.replicas)
+        return total
 
     def components(self) -> list[Component]:
         """As the binding records them."""
-        raise NotImplementedError
+        return [
+            Component(
+                name=role.name,
+                replicas=role.replicas,
+                min_replicas=role.min_replicas,
+                request=format_resources(role.request),
+            )
+            for role in self.roles
+        ]
 
     def priority_class_names(self) -> tuple[str, ...]:
-        """Distinct names the job refers to: pod templates, then schedulingPolicy.priorityClass; sorted."""
-        raise NotImplementedError
+        """Distinct PriorityClasses that pods of the job name, sorted: a member without one refuses the pods."""
+        return tuple(sorted({role.priority_class for role in self.roles if role.priority_class}))
 
-    def priority(self, classes: Mapping[str, int], default: int = 0) -> int:
-        """Highest value over the roles' classes, so that the order of a map never matters (K14). A role without a
-        class counts `default` (the value of the globalDefault class); a class that the hub does not have counts
-        `default` too."""
-        raise NotImplementedError
-
-
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    job: Job | None
-    """None if and only if there are problems."""
-    problems: tuple[Problem, ...] = ()
-    warnings: tuple[str, ...] = ()
-    """Worth telling the user, nothing is refused for them."""
-
-
-def read_job(document: Json) -> Reading:
-    """Read and validate a job of any kind in the table. Never raises for bad input: it ends in `problems`."""
-    raise NotImplementedError
+    def priority(self, classes: Mapping[str, int], default: int = 0, policy_class: str = "") -> int:
+        """Priority in the queue: of the policy's class if there is one, else the highest over the roles, so that the
+        order of a map never matters (K14), else of schedulingPolicy.priorityClass. A role without a class and a class
+        that the hub does not have count `default` (the value of the globalDefault class)."""
+        names = self.priority_class_names() or (self.run_policy.scheduling.priority_class,)
+        if policy_class:
+            return classes.get(policy_class, default)
+        values = [classes.get(name, default) for name in names]
+        if any(not role.priority_class for role in self.roles) and self.priority_class_names():
+            values.append(default)
+        return max(values)

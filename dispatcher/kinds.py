@@ -5,13 +5,10 @@ Source of the row: kubeflow/training-operator 1.9 `pkg/apis/kubeflow.org/v1`, ku
 spec-level policy fields.
 """
 
-from typing import Any
-
 import msgspec
 
+from dispatcher.documents import Path
 from kube.objects.meta import Json
-
-Path = tuple[str, ...]
 
 
 class RoleKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +76,3 @@ def kind_of(document: Json) -> JobKind | None:
     """The table's row for a document, None for a kind nobody schedules here."""
     return KINDS.get((str(document.get("apiVersion", "")), str(document.get("kind", ""))))
 
-
-def at(document: Any, path: Path) -> Any:
-    """The value at `path`, None where any step is absent, null, or not a map."""
-    for step in path:
-        if not isinstance(document, dict):
-            return None
-        document = document.get(step)
-    return document

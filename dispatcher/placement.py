@@ -76,6 +76,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     report_max_age: float = 30.0
 
 
+DEFAULTS = Settings()
+
+
 def choose(
     job: Job,
     policy: Policy,
@@ -85,7 +88,7 @@ def choose(
     job_id: str = "",
     excluded: Iterable[str] = (),
     priority_classes: dict[str, int] | None = None,
-    settings: Settings = Settings(),
+    settings: Settings = DEFAULTS,
 ) -> Choice:
     """Candidates in the order to ask. `excluded`: members that refused this job lately."""
     raise NotImplementedError

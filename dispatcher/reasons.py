@@ -1,40 +1,53 @@
-"""Every sentence that the dispatcher says to users, in one place.
+"""Every sentence about placing a job that users read, in one place.
 
-Event messages carry no counters or times that change while nothing happens (so that events aggregate); the binding's
-condition and `kubectl amc explain` may.
+Messages of *events* carry nothing that changes while nothing happens, so that equal events aggregate (`event_form`);
+the binding's condition and `kubectl amc explain` may tell ages.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 from kube.objects.binding import ClusterReason, Component
+from kube.objects.quantity import format_amount
 
 SCHEDULED = "ScheduleBindingSucceed"
 FAILED = "ScheduleBindingFailed"
 EVENT_SOURCE = "default-scheduler"
 """What Karmada and ACK One write as the source of these events."""
 
+_AGES = re.compile(r"(?: for)? \d+(?:\.\d+)?s(?: ago)?\b")
+
 
 def scheduled(cluster: str, components: Sequence[Component]) -> str:
     """"Binding has been scheduled successfully. Result: {c1:0,[{master 1} {worker 2}]}", existing components only."""
-    raise NotImplementedError
+    parts = " ".join(f"{{{component.name} {component.replicas}}}" for component in components)
+    return f"Binding has been scheduled successfully. Result: {{{cluster}:0,[{parts}]}}"
 
 
 def waiting(reasons: Sequence[ClusterReason], quota: str = "") -> str:
     """One line: "c1: largest fit 7 of 9 pods (nvidia.com/gpu); c2: not ready 42s; queue root/child-2: max-jobs 1 of 1
     used". Sorted by cluster, the queue last."""
-    raise NotImplementedError
+    lines = [f"{reason.cluster}: {reason.message}" for reason in sorted(reasons, key=lambda reason: reason.cluster)]
+    if quota:
+        lines.append(quota)
+    return "; ".join(lines) or "no member cluster is joined: make a MemberCluster"
 
 
 def event_form(text: str) -> str:
-    """The same sentence without what changes by itself: durations and ages taken out."""
-    raise NotImplementedError
+    """The same sentence without ages ("not ready 42s" is "not ready"), so that it stays equal while nothing happens."""
+    return _AGES.sub("", text)
 
 
 def largest_fit(fit: int, of: int, short: str) -> str:
     """"largest fit 7 of 9 pods (nvidia.com/gpu)"."""
-    raise NotImplementedError
+    return f"largest fit {fit} of {of} pods" + (f" ({short})" if short else "")
+
+
+def seconds(age: float) -> str:
+    """"42s"."""
+    return f"{int(age)}s"
 
 
 def amounts(vector: Mapping[str, int]) -> str:
     """"cpu 4010m, memory 4Gi", sorted."""
-    raise NotImplementedError
+    return ", ".join(f"{name} {format_amount(name, vector[name])}" for name in sorted(vector)) or "nothing"
