@@ -1,43 +1,29 @@
-"""`HttpApi`: the `Api` of a real API server, on one aiohttp session.
+"""`HttpApi`: the `Api` of a real API server.
 
 It adds nothing to the protocol but limits: every wait has a name, every answer a size limit, every failure a
 class of `kube.api.errors`. It follows no redirects, uses no proxy of the environment and keeps no cookies.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from random import Random
 from typing import Any, Self
+from urllib.parse import quote
 
 import msgspec
 
 from kube.api.api import Resource
+from kube.api.config import in_cluster_connection, kubeconfig_connection
+from kube.api.connection import Connection, member_connection
 from kube.api.kubeconfig import MemberCredentials
+from kube.api.transport import DEFAULT_OPTIONS, JSON, ClientOptions, Transport
+from kube.objects.names import FIELD_MANAGER
 
+__all__ = ["DEFAULT_OPTIONS", "ClientOptions", "HttpApi"]
 
-class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one client. Times in seconds, sizes in bytes."""
-
-    call_seconds: float = 10.0
-    """One call with all its retries, unless the call says otherwise."""
-    connect_seconds: float = 5.0
-    """TCP and TLS."""
-    watch_seconds: float = 60.0
-    """Asked of the server as timeoutSeconds, +-20 % at random; it ends the watch then. Bounds how long a watch can
-    hang unnoticed."""
-    watch_grace_seconds: float = 10.0
-    """Silence past watch_seconds that makes a watch Unreachable."""
-    keepalive_seconds: float = 60.0
-    """Idle connections live that long; below the server's own 90 s, so that no request meets a closing one."""
-    connections: int = 64
-    """Most connections for calls (watches have their own). A burst of 500 Bindings queues for these."""
-    read_attempts: int = 4
-    """Tries of one get, list or read_path answered 429 or 503 with Retry-After, within call_seconds."""
-    max_body_bytes: int = 64 << 20
-    max_line_bytes: int = 8 << 20
-
-
-DEFAULT_OPTIONS = ClientOptions()
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
 
 
 class HttpApi:
@@ -45,6 +31,17 @@ class HttpApi:
 
     async with await HttpApi.in_cluster(user_agent="muster-extender/0.1.0") as api: ...
     """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        user_agent: str,
+        options: ClientOptions = DEFAULT_OPTIONS,
+        rng: Random | None = None,
+    ) -> None:
+        self.server = connection.server
+        self._http = Transport(connection, user_agent=user_agent, options=options, rng=rng)
 
     @classmethod
     async def from_kubeconfig(
@@ -59,33 +56,44 @@ class HttpApi:
 
         Exec plugins and token files work and are refreshed. Raises ConfigRefused with what to do.
         """
-        raise NotImplementedError
+        return cls(await kubeconfig_connection(source, context), user_agent=user_agent, options=options)
 
     @classmethod
     async def in_cluster(cls, *, user_agent: str, options: ClientOptions = DEFAULT_OPTIONS) -> Self:
         """The pod's service account; its token is re-read as it is rotated. Raises ConfigRefused."""
-        raise NotImplementedError
+        return cls(in_cluster_connection(), user_agent=user_agent, options=options)
 
     @classmethod
     async def for_member(
-        cls, credentials: MemberCredentials, *, user_agent: str, options: ClientOptions = DEFAULT_OPTIONS
+        cls,
+        credentials: MemberCredentials,
+        *,
+        user_agent: str,
+        options: ClientOptions = DEFAULT_OPTIONS,
+        reload: Callable[[], Awaitable[MemberCredentials]] | None = None,
     ) -> Self:
-        """A member from its validated kubeconfig; addresses are judged again after DNS."""
-        raise NotImplementedError
+        """A member from its validated kubeconfig; addresses are judged again after DNS. Raises KubeconfigRefused.
+
+        reload: reads the Secret again after a 401; only the token is taken from it.
+        """
+        return cls(member_connection(credentials, reload), user_agent=user_agent, options=options)
+
+    def __repr__(self) -> str:
+        return f"HttpApi({self.server!r})"
 
     async def __aenter__(self) -> Self:
-        raise NotImplementedError
+        return self
 
     async def __aexit__(self, *exc: object) -> None:
-        raise NotImplementedError
+        await self.close()
 
     async def close(self) -> None:
-        raise NotImplementedError
+        await self._http.close()
 
     async def get(
         self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "", timeout: float | None = None
     ) -> bytes:
-        raise NotImplementedError
+        return await self._http.read(_path(resource, namespace, name, subresource), timeout=timeout)
 
     async def list(
         self,
@@ -98,19 +106,15 @@ class HttpApi:
         continue_token: str = "",
         timeout: float | None = None,
     ) -> bytes:
-        raise NotImplementedError
+        query = _selectors(label_selector, field_selector)
+        if limit:
+            query["limit"] = str(limit)
+        if continue_token:
+            query["continue"] = continue_token
+        return await self._http.read(_path(resource, namespace) + _query(query), timeout=timeout)
 
-    def watch(
-        self,
-        resource: Resource,
-        namespace: str = "",
-        *,
-        resource_version: str,
-        label_selector: str = "",
-        field_selector: str = "",
-        timeout: float | None = None,
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        raise NotImplementedError
+    async def read_path(self, path: str, *, accept: str = JSON, timeout: float | None = None) -> bytes:
+        return await self._http.read(path, timeout=timeout, headers={"Accept": accept})
 
     async def create(
         self,
@@ -122,7 +126,7 @@ class HttpApi:
         subresource: str = "",
         timeout: float | None = None,
     ) -> bytes:
-        raise NotImplementedError
+        return await self._write("POST", _path(resource, namespace, name, subresource), body, JSON, timeout)
 
     async def replace(
         self,
@@ -134,7 +138,7 @@ class HttpApi:
         subresource: str = "",
         timeout: float | None = None,
     ) -> bytes:
-        raise NotImplementedError
+        return await self._write("PUT", _path(resource, namespace, name, subresource), body, JSON, timeout)
 
     async def patch(
         self,
@@ -146,7 +150,7 @@ class HttpApi:
         subresource: str = "",
         timeout: float | None = None,
     ) -> bytes:
-        raise NotImplementedError
+        return await self._write("PATCH", _path(resource, namespace, name, subresource), body, MERGE_PATCH, timeout)
 
     async def apply(
         self,
@@ -159,7 +163,9 @@ class HttpApi:
         force: bool = True,
         timeout: float | None = None,
     ) -> bytes:
-        raise NotImplementedError
+        query = _query({"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"})
+        path = _path(resource, namespace, name, subresource) + query
+        return await self._write("PATCH", path, body, APPLY_PATCH, timeout)
 
     async def delete(
         self,
@@ -173,7 +179,52 @@ class HttpApi:
         grace_seconds: int | None = None,
         timeout: float | None = None,
     ) -> bytes:
-        raise NotImplementedError
+        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+        preconditions = {k: v for k, v in (("uid", uid), ("resourceVersion", resource_version)) if v}
+        if preconditions:
+            options["preconditions"] = preconditions
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        return await self._write(
+            "DELETE", _path(resource, namespace, name), msgspec.json.encode(options), JSON, timeout
+        )
 
-    async def read_path(self, path: str, *, accept: str = "application/json", timeout: float | None = None) -> bytes:
-        raise NotImplementedError
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout: float | None = None,
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """timeout: seconds of silence past the server-side timeout; None: watch_grace_seconds."""
+        options = self._http.options
+        seconds = max(1, round(options.watch_seconds * self._http.rng.uniform(0.8, 1.2)))
+        query = _selectors(label_selector, field_selector)
+        query |= {
+            "watch": "1",
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        grace = options.watch_grace_seconds if timeout is None else timeout
+        return self._http.watch(_path(resource, namespace) + _query(query), seconds + grace)
+
+    async def _write(self, method: str, path: str, body: bytes, content_type: str, timeout: float | None) -> bytes:
+        return await self._http.call(method, path, body, timeout=timeout, headers={"Content-Type": content_type})
+
+
+def _path(resource: Resource, namespace: str = "", name: str = "", subresource: str = "") -> str:
+    """Names come from other clusters too: a slash or a dot-dot must not lead anywhere else."""
+    return resource.path(quote(namespace, safe=""), quote(name, safe=""), subresource)
+
+
+def _selectors(label_selector: str, field_selector: str) -> dict[str, str]:
+    return {k: v for k, v in (("labelSelector", label_selector), ("fieldSelector", field_selector)) if v}
+
+
+def _query(parameters: dict[str, str]) -> str:
+    """Empty, or ?key=value&..., encoded."""
+    return "?" + "&".join(f"{k}={quote(v, safe='')}" for k, v in parameters.items()) if parameters else ""
