@@ -213,6 +213,8 @@ def _queued(spec: BindingSpec, view: View) -> Step:
         return Wait(reason="NoPolicy", message="no PropagationPolicy selects this job any more")
     if job.suspended:
         return Wait(reason="Suspended", message="the job is suspended by runPolicy.suspend")
+    if job.hold:
+        return Wait(reason="Held", message=job.hold)
     return AwaitAdmission()
 
 

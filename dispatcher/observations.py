@@ -35,6 +35,8 @@ class HubJobView(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the PropagationPolicy that selects it; "" when none does."""
     problem: str = ""
     """Why it cannot be scheduled as written; "" when it is valid."""
+    hold: str = ""
+    """Why it must not be tried now although it is valid: its namespace has no quota, its policy cannot be used."""
     ttl_seconds: int | None = None
     """ttlSecondsAfterFinished, kept by the hub (rule 9)."""
 

@@ -123,7 +123,7 @@ class AwaitAdmission(msgspec.Struct, frozen=True):
 
 
 Reason = Literal[
-    "Nothing", "Invalid", "Suspended", "NoPolicy", "StrayPods", "AwaitingAnswer", "Unreachable", "Running",
+    "Nothing", "Invalid", "Suspended", "Held", "NoPolicy", "StrayPods", "AwaitingAnswer", "Unreachable", "Running",
     "Ending", "PodsEnding", "WorkersRunning", "Finished",
 ]  # fmt: skip
 
