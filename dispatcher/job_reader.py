@@ -127,7 +127,7 @@ class _Reader:
             self.problem(f"{template_field}.spec", "is missing: a role needs a pod template")
             return None
         self.check_containers(template_field, template)
-        self.check_scheduler_name(template_field, template)
+        self.check_scheduling(template_field, template)
         return Role(
             key=row.key,
             name=row.name,
@@ -164,13 +164,17 @@ class _Reader:
         elif not text(main[0].get("image")):
             self.problem(field, f"has no image for container {self.kind.main_container!r}: name one")
 
-    def check_scheduler_name(self, field: str, template: Json) -> None:
+    def check_scheduling(self, field: str, template: Json) -> None:
         """An explicit default-scheduler means the same as none; one name is written to all roles of the member copy."""
         name = text(template["spec"].get("schedulerName"))
         if name not in ("", DEFAULT_SCHEDULER, MUSTER_SCHEDULER):
             self.problem(
                 f"{field}.spec.schedulerName",
                 f"{name!r} knows nothing of this job's gang: leave it out, the right scheduler is filled in",
+            )
+        if template["spec"].get("schedulingGroup") is not None:
+            self.problem(
+                f"{field}.spec.schedulingGroup", "makes a gang of its own (KEP-4671): leave it out, the job is the gang"
             )
 
     def request(self, field: str, template: Json) -> Resources:
