@@ -43,12 +43,12 @@ def ensure_built(say: Say, programs: Iterable[Program] = PROGRAMS, cache: Path |
     programs = tuple(programs)
     if missing := [p for p in programs if not _is_built(cache, p)]:
         cache.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / "build.lock", say):
+        with _locked(cache / "build.lock", say) as lock:
             missing = [p for p in missing if not _is_built(cache, p)]  # the holder of the lock may have built it
             go = find_go(say) if missing else None
             for number, program in enumerate(missing, start=1):
                 assert go is not None
-                _build(go, program, cache, _prefixed(say, f"[{number}/{len(missing)}] {program.key}"))
+                _build(go, program, cache, lock, _prefixed(say, f"[{number}/{len(missing)}] {program.key}"))
     return {name: cache / p.key / name for p in programs for name in p.binaries}
 
 
@@ -88,7 +88,7 @@ def _is_built(cache: Path, program: Program) -> bool:
     return made_from == stamp(program) and all(os.access(folder / name, os.X_OK) for name in program.binaries)
 
 
-def _build(go: Path, program: Program, cache: Path, say: Say) -> None:
+def _build(go: Path, program: Program, cache: Path, lock: int, say: Say) -> None:
     work = cache / "work" / program.key
     shutil.rmtree(work, ignore_errors=True)  # left by a build that was killed; we hold the lock
     output = work / "out"
@@ -98,7 +98,7 @@ def _build(go: Path, program: Program, cache: Path, say: Say) -> None:
     say("downloading the module")
     source = Path(_download(go, program)["Dir"])
     say("resolving dependencies")
-    run = functools.partial(_run, folder=work, log=log, say=say)
+    run = functools.partial(_run, folder=work, log=log, lock=lock, say=say)
     _write_module(program, source, work, lambda *arguments: run([str(go), *arguments]))
     say(f"compiling {', '.join(program.binaries)}")
     ldflags = " ".join(("-s", "-w", *program.ldflags))
@@ -160,11 +160,14 @@ def _download(go: Path, program: Program) -> dict[str, str]:
     return answer
 
 
-def _run(command: list[str], folder: Path, log: Path, say: Say) -> None:
-    """Runs a Go command, its output in `log`, with a heartbeat."""
+def _run(command: list[str], folder: Path, log: Path, lock: int, say: Say) -> None:
+    """Runs a Go command, its output in `log`, with a heartbeat.
+
+    It inherits the lock: if we are killed and it goes on, no other build may begin in its folder.
+    """
     with log.open("ab") as sink:
         child = subprocess.Popen(
-            command, cwd=folder, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, env=_environment()
+            command, cwd=folder, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=[lock]
         )
         try:
             while True:
@@ -203,8 +206,8 @@ def _prefixed(say: Say, prefix: str) -> Say:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, say: Say) -> Iterator[None]:
-    """An exclusive lock that dies with its process."""
+def _locked(path: Path, say: Say) -> Iterator[int]:
+    """An exclusive lock that dies with the processes that hold its file descriptor, which is yielded."""
     with path.open("a") as file:
         waited = 0.0
         while True:
@@ -216,4 +219,4 @@ def _locked(path: Path, say: Say) -> Iterator[None]:
                     say(f"another build holds {path}: waiting, {waited:.0f}s")
                 time.sleep(1)
                 waited += 1
-        yield
+        yield file.fileno()

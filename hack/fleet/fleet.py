@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from hack.fleet import audit, layout, link_control, nodes, pki, proxy, up
@@ -176,9 +177,8 @@ class Fleet:
         self._supervisor = supervisor
         kubectl = up.kubectl_path()
         self.folder = supervisor.folder
-        self.spec = supervisor.state.spec
         self.hub = Cluster(HUB, supervisor, kubectl)
-        self.members = {m.name: Cluster(m.name, supervisor, kubectl) for m in self.spec.members}
+        self.members = {m.name: Cluster(m.name, supervisor, kubectl) for m in supervisor.state.spec.members}
         self.processes = {name: Process(name, supervisor) for name in supervisor.components}
 
     @classmethod
@@ -201,6 +201,10 @@ class Fleet:
             up.down(folder, say, keep=True)
 
     @property
+    def spec(self) -> FleetSpec:
+        return self._supervisor.state.spec
+
+    @property
     def clusters(self) -> dict[str, Cluster]:
         return {HUB: self.hub} | self.members
 
@@ -219,6 +223,19 @@ class Fleet:
             return
         for link in layout.links(self.spec):
             link_control.set_mode(self._supervisor.state, link, proxy.OPEN)
+
+    def set_operator(
+        self, member: str, operator: str, dialect: str = "training-operator", options: tuple[str, ...] = ()
+    ) -> None:
+        """Gives a running member another operator (`real`, `standin`, `none`) and PyTorchJob dialect.
+
+        `options` are further arguments of the operator. The member should hold no jobs.
+        """
+        spec = msgspec.structs.replace(
+            self.spec.member(member), operator=operator, dialect=dialect, operator_options=options
+        )
+        up.set_operator(self._supervisor, spec)
+        self.processes = {name: Process(name, self._supervisor) for name in self._supervisor.components}
 
     def check(self) -> None:
         """Raises FleetError, with the ends of their logs, when processes have crashed."""

@@ -58,9 +58,9 @@ def is_alive(identity: Identity) -> bool:
 
 def state_of(identity: Identity) -> str:
     """`running`, `stopped` (SIGSTOP) or `gone`."""
-    if (child := _children.get(identity.pid)) is not None and child.poll() is not None:
-        del _children[identity.pid]
     look = _look(identity.pid)
+    if look is not None and look[1] in "ZX" and (child := _children.pop(identity.pid, None)) is not None:
+        child.wait()  # reaped, so that its pid is free again
     if look is None or look[0] != identity or look[1] in "ZX":
         return "gone"
     return "stopped" if look[1] in "Tt" else "running"

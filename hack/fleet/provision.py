@@ -20,8 +20,10 @@ from hack.fleet.versions import TRAINING_OPERATOR
 Document = dict[str, Any]
 
 MUSTER_NAMESPACE = "muster-system"
+OPERATOR_WEBHOOK = "validator.training-operator.kubeflow.org"
+"""The training operator looks for its ValidatingWebhookConfiguration under this name."""
 CRDS = REPOSITORY / "manifests" / "crds"
-_ESTABLISHED_SECONDS = 60.0
+_SERVED_SECONDS = 60.0
 # The training operator's CRD has 609 kB: 1.2 s with the Python parser.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -32,7 +34,9 @@ def objects(cluster: Cluster, kubectl: Path, member: MemberSpec | None) -> None:
     apply(cluster, kubectl, [_namespace(name) for name in namespaces])
     if crds := crd_documents(member):
         apply(cluster, kubectl, crds)
-        _wait_established(cluster, {crd["metadata"]["name"] for crd in crds})
+        _wait_served(cluster, crds)
+    if member is not None and member.operator != "real":
+        _forget_webhook(cluster)
     roles = [] if cluster.is_hub else documents([Path(__file__).parent / "rbac" / "member.yaml"])
     side = "hub" if cluster.is_hub else "member"
     shipped = documents(sorted((REPOSITORY / "manifests" / "base" / side).glob("rbac*.yaml")))
@@ -80,8 +84,6 @@ def with_users(document: Document) -> Document:
 
 def register_members(hub: Cluster, members: Iterable[Cluster], kubectl: Path) -> None:
     """A MemberCluster and its kubeconfig Secret (the dispatcher's identity in that member) for each member."""
-    if not _serves(hub, "/apis/muster.dev/v1alpha1/memberclusters"):
-        return  # the CRD is not among the manifests: a fleet without muster
     found: list[Document] = []
     for member in members:
         secret = f"{member.name}-kubeconfig"
@@ -148,39 +150,46 @@ def documents(files: Iterable[Path]) -> list[Document]:
     return found
 
 
+def _forget_webhook(cluster: Cluster) -> None:
+    """Takes away the real operator's webhook: nobody would answer it, and it fails closed."""
+    rest = Rest(cluster.kubeconfig(pki.ADMIN))
+    try:
+        rest.delete(f"/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/{OPERATOR_WEBHOOK}")
+    finally:
+        rest.close()
+
+
 def _namespace(name: str) -> Document:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
-def _serves(cluster: Cluster, path: str) -> bool:
+def _wait_served(cluster: Cluster, crds: list[Document]) -> None:
+    """Waits until every kind can be listed; a CRD is Established a moment before that."""
+    waiting = {_list_path(crd) for crd in crds}
     rest = Rest(cluster.kubeconfig(pki.ADMIN))
+    deadline = time.monotonic() + _SERVED_SECONDS
     try:
-        rest.get(path)
-    except RestError as error:
-        if error.status == 404:
-            return False
-        raise
-    finally:
-        rest.close()
-    return True
-
-
-def _wait_established(cluster: Cluster, names: set[str]) -> None:
-    rest = Rest(cluster.kubeconfig(pki.ADMIN))
-    deadline = time.monotonic() + _ESTABLISHED_SECONDS
-    try:
-        while True:
-            crds = rest.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
-            waiting = names - {crd["metadata"]["name"] for crd in crds if _is_established(crd)}
-            if not waiting:
-                return
+        while waiting := {path for path in waiting if not _is_served(rest, path)}:
             if time.monotonic() > deadline:
-                raise FleetError(f"{cluster.name}: CRDs are not served: {', '.join(sorted(waiting))}")
+                raise FleetError(
+                    f"{cluster.name}: not served within {_SERVED_SECONDS:g}s: {', '.join(sorted(waiting))}"
+                )
             time.sleep(0.05)
     finally:
         rest.close()
 
 
-def _is_established(crd: Document) -> bool:
-    conditions = crd.get("status", {}).get("conditions") or []  # null in the first moment
-    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+def _list_path(crd: Document) -> str:
+    spec = crd["spec"]
+    [version] = [v["name"] for v in spec["versions"] if v["storage"]]
+    return f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
+
+
+def _is_served(rest: Rest, path: str) -> bool:
+    try:
+        rest.get(f"{path}?limit=1")
+    except RestError as error:
+        if error.status in (404, 429, 503):  # 429: "storage is (re)initializing"
+            return False
+        raise
+    return True

@@ -39,6 +39,8 @@ class MemberSpec(msgspec.Struct, frozen=True):
     name: str
     operator: str = "standin"
     dialect: str = "training-operator"
+    operator_options: tuple[str, ...] = ()
+    """More command-line arguments of the operator."""
     nodes: tuple[NodeShape, ...] = (NodeShape(count=3),)
     """Made at `up` only if the member has no node yet."""
 

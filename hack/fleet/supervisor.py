@@ -137,6 +137,15 @@ class Supervisor:
         if wait:
             self.wait_ready(name)
 
+    def end(self, name: str) -> None:
+        """Ends the component (SIGTERM, then SIGKILL) if it runs, and forgets it."""
+        record = self.state.processes.get(name)
+        if record is not None:
+            process.end(record.identity, 5.0)
+            with self._lock:
+                del self.state.processes[name]
+                state.save(self.folder, self.state)
+
     def end_all(self) -> list[str]:
         """Ends everything this fleet has started, also what its spec no longer names. Returns the names."""
         alive = [n for n, record in self.state.processes.items() if process.is_alive(record.identity)]

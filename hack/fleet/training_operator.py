@@ -18,7 +18,6 @@ from hack.fleet.versions import TRAINING_OPERATOR
 
 NAMESPACE = "kubeflow"
 SECRET = "training-operator-webhook-cert"  # noqa: S105 - the Secret's name
-WEBHOOK = "validator.training-operator.kubeflow.org"
 _WEBHOOK_PATH = "k8s-webhook-server/serving-certs"
 _PRESENCE_CHECK = Path("/tmp") / _WEBHOOK_PATH / "tls.crt"  # noqa: S108 - the operator's own fixed path
 _CERTIFICATE_SECONDS = 60.0
@@ -28,7 +27,7 @@ def prepare(cluster: Cluster, kubectl: Path) -> None:
     """What has to be in the member before the operator starts."""
     port = cluster.port("operator webhook")
     [webhooks] = provision.documents([assets_folder(TRAINING_OPERATOR) / "webhook" / "manifests.yaml"])
-    webhooks["metadata"]["name"] = WEBHOOK
+    webhooks["metadata"]["name"] = provision.OPERATOR_WEBHOOK
     # Of the other kinds neither CRD nor controller is there.
     webhooks["webhooks"] = [w for w in webhooks["webhooks"] if w["rules"][0]["resources"] == ["pytorchjobs"]]
     for webhook in webhooks["webhooks"]:

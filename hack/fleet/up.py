@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from hack.fleet import (
     audit,
     components,
@@ -76,6 +78,25 @@ def down(folder: Path, say: Say, *, keep: bool = False) -> None:
             shutil.rmtree(folder)
 
 
+def set_operator(supervisor: Supervisor, member: MemberSpec) -> None:
+    """Changes a running member's operator and dialect to those of `member`, and waits until it is ready."""
+    current = supervisor.state
+    others = tuple(member if m.name == member.name else m for m in current.spec.members)
+    spec = msgspec.structs.replace(current.spec, members=others)
+    check(spec)
+    name = f"{member.name}/operator"
+    supervisor.end(name)
+    current.spec = spec
+    supervisor.components = components.table(supervisor.folder, current, ensure_built(lambda _: None))
+    supervisor.save()
+    cluster, kubectl = Cluster(member.name, supervisor.folder, current), kubectl_path()
+    provision.objects(cluster, kubectl, member)
+    if name in supervisor.components:
+        if member.operator == "real":
+            training_operator.prepare(cluster, kubectl)
+        supervisor.start_and_wait(name)
+
+
 def kubectl_path() -> Path:
     """The kubectl from PATH when it is new enough, else the one built with the API server."""
     return find_kubectl() or ensure_built(lambda _: None)["kubectl"]
@@ -86,10 +107,10 @@ def _open(folder: Path, current: State, binaries: Mapping[str, Path]) -> Supervi
 
 
 def _check_same(old: FleetSpec, new: FleetSpec) -> None:
-    """Components may come and go; clusters may not change under running ones."""
-    if old.members != new.members or old.direct != new.direct or old.audit != new.audit:
+    """Components and operators may change; clusters may not change under running ones."""
+    if old.clusters != new.clusters or old.direct != new.direct or old.audit != new.audit:
         raise FleetError(
-            "a fleet of another make runs here (members, nodes, operators, dialects, --direct or --no-audit differ): "
+            "a fleet of another make runs here (its members, --direct or --no-audit differ): "
             "`down` it first, or give this one another --name or --dir"
         )
 
