@@ -66,9 +66,10 @@ def why_not(job: Job, dialect: str) -> str:
 
 
 def _lost_in_arena(job: Job) -> list[str]:
-    lost = []
-    missing = {role.key for role in job.kind.roles if role.fixed_replicas is not None} - {role.key for role in job.roles}
-    lost.extend(f"it needs a {key}" for key in sorted(missing))
+    there = {role.key for role in job.roles}
+    # Roles of a fixed number are what the legacy operator demands: exactly one Master.
+    needed = (role.key for role in job.kind.roles if role.fixed_replicas is not None)
+    lost = [f"it needs a {key}" for key in needed if key not in there]
     if at(job.document, ("spec", "elasticPolicy")) is not None:
         lost.append("it drops spec.elasticPolicy")
     processes = at(job.document, ("spec", "nprocPerNode"))

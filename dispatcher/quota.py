@@ -1,20 +1,19 @@
 """The elastic quota ledger: who is charged what, where, and what still fits.
 
-In the style of Kueue's `resource_node.go`: a node's charge is its own jobs' plus, for each child, the child's charge,
-which never falls below what that child does not lend. Exact integers throughout. One entry per binding id; released
-exactly as charged, where it was charged (K5, koordinator#931).
+In the style of Kueue's `resource_node.go`: a node's charge is its own jobs' plus, for each child, that child's charge,
+which never counts as less than what the child does not lend. Whole amounts throughout. One entry per binding id,
+released exactly as charged, where it was charged (koordinator#931).
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
-from kube.objects.resources import Resources
 
-from dispatcher.quota_tree import Tree
+from dispatcher.quota_tree import MAX_JOBS, NodePath, QuotaNode, Tree, ancestors
 from kube.objects.binding import Charge
-
-NodePath = tuple[str, ...]
+from kube.objects.quantity import format_amount
+from kube.objects.resources import Resources, add_into, format_resources, parse_resources
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +28,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     charged_at: NodePath
     """As recorded in the binding."""
     home: NodePath
-    """Node of the tree in force that is charged for it; shorter where the leaf has gone."""
+    """The node of the tree in force that is charged for it; see `home_of`."""
     amounts: Resources
     preemptible: bool = True
 
@@ -41,79 +40,219 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     bound: Literal["max", "min", "tree"]
     """"min": a non-preemptible job beyond what is guaranteed; "tree": the leaf is not in the tree."""
-    asked: int
-    used: int
-    limit: int
+    asked: int = 0
+    used: int = 0
+    limit: int = 0
 
     @property
     def message(self) -> str:
         """"queue root/child-2: max-jobs 1 of 1 used"."""
-        raise NotImplementedError
+        queue = f"queue {'/'.join(self.path)}"
+        if self.bound == "tree":
+            return f"{queue}: not a leaf of the quota tree"
+        used, limit, asked = (format_amount(self.resource, units) for units in (self.used, self.limit, self.asked))
+        guaranteed = " guaranteed" if self.bound == "min" else ""
+        if self.resource == MAX_JOBS:
+            return f"{queue}: max-jobs {used} of {limit}{guaranteed} used"
+        return f"{queue}: {self.resource} {asked} asked, {used} of {limit}{guaranteed} used"
 
 
 def ask_for(path: NodePath, total: Mapping[str, int], *, preemptible: bool = True) -> Ask:
     """Every job counts one against max-jobs, zero-request jobs included (K9)."""
-    raise NotImplementedError
+    return Ask(path=path, amounts={**{k: v for k, v in total.items() if v}, MAX_JOBS: 1}, preemptible=preemptible)
 
 
 def charge_of(ask: Ask) -> Charge:
     """For the binding: the exact vector as canonical quantities."""
-    raise NotImplementedError
+    return Charge(
+        path=list(ask.path), amounts=format_resources(ask.amounts), non_preemptible=not ask.preemptible
+    )
+
+
+def home_of(tree: Tree, charged_at: NodePath) -> NodePath:
+    """Where an entry counts in this tree: its own node; if that was moved, the node of that name; if it is gone, the
+    nearest node above it that is left; () if there is none (no tree)."""
+    for path in ancestors(charged_at):
+        if path in tree.nodes:
+            return path
+        if path[-1] in tree.by_name:
+            return tree.by_name[path[-1]]
+    return ()
+
+
+class _Use:
+    """What a node of the tree is charged."""
+
+    __slots__ = ("charged", "guaranteed_use", "node", "used")
+
+    def __init__(self, node: QuotaNode) -> None:
+        self.node = node
+        self.used: Resources = {}
+        """Sum of live entries at and below."""
+        self.guaranteed_use: Resources = {}
+        """The part of `used` that is not preemptible."""
+        self.charged: Resources = {}
+        """`used`, with each child counted as at least what it does not lend."""
+
+    def to_parent(self, resource: str) -> int:
+        return max(self.charged.get(resource, 0), self.node.held_back(resource))
+
+    def to_parent_with(self, resource: str, extra: int) -> int:
+        """How much more the parent is charged if this node is charged `extra` more."""
+        return max(self.charged.get(resource, 0) + extra, self.node.held_back(resource)) - self.to_parent(resource)
 
 
 class Ledger:
-    """Mutable, owned by one loop. All operations are O(depth x resources) but `retree` and `rebuild`."""
+    """Mutable, owned by one loop. All operations are O(depth x resources) but `retree`."""
 
     def __init__(self, tree: Tree) -> None:
-        raise NotImplementedError
+        self._tree = tree
+        self._entries: dict[str, Entry] = {}
+        self._use: dict[NodePath, _Use] = {}
+        self.retree(tree)
 
     @property
     def tree(self) -> Tree:
-        raise NotImplementedError
+        return self._tree
 
     def blocked(self, ask: Ask) -> Blocked | None:
-        """None: charging it breaks no max of the leaf or any ancestor, nor, non-preemptible, any min."""
-        raise NotImplementedError
+        """None: charging it breaks no max of the leaf or any ancestor, nor, if not preemptible, any min (K2, K3).
+
+        Only resources it asks for are compared, so that a limit lowered below use stops new use of that resource and
+        nothing else."""
+        if not self._tree.is_leaf(ask.path):
+            return Blocked(path=ask.path, resource="", bound="tree")
+        more = ask.amounts
+        for path in ancestors(ask.path):
+            use = self._use[path]
+            for resource, extra in more.items():
+                used = use.charged.get(resource, 0)
+                limit = use.node.max.get(resource)
+                if limit is not None and extra > 0 and used + extra > limit:
+                    return Blocked(path=path, resource=resource, bound="max", asked=extra, used=used, limit=limit)
+            if not ask.preemptible:
+                beyond = _beyond_guarantee(use, path, ask.amounts)
+                if beyond is not None:
+                    return beyond
+            more = {resource: use.to_parent_with(resource, extra) for resource, extra in more.items()}
+        return None
 
     def charge(self, binding_id: str, ask: Ask) -> None:
         """Idempotent for the same ask; a different ask for a charged id raises ValueError. Does not check limits: what
         was admitted is charged, whatever the limits have become."""
-        raise NotImplementedError
+        known = self._entries.get(binding_id)
+        if known is not None:
+            if (known.charged_at, known.amounts, known.preemptible) == (ask.path, ask.amounts, ask.preemptible):
+                return
+            raise ValueError(f"binding {binding_id} is charged {known.amounts} at {known.charged_at} already: {ask}")
+        entry = Entry(
+            charged_at=ask.path,
+            home=home_of(self._tree, ask.path),
+            amounts=dict(ask.amounts),
+            preemptible=ask.preemptible,
+        )
+        self._entries[binding_id] = entry
+        self._apply(entry, 1)
 
-    def charge_recorded(self, binding_id: str, charge: Charge, *, preemptible: bool = True) -> None:
-        """Charge from a binding's record (restart). Raises QuantityError (ValueError) for a damaged record."""
-        raise NotImplementedError
+    def charge_recorded(self, binding_id: str, charge: Charge) -> None:
+        """Charge from a binding's record (restart). Raises QuantityError (a ValueError) for a damaged record."""
+        amounts = parse_resources(charge.amounts)
+        self.charge(binding_id, Ask(path=tuple(charge.path), amounts=amounts, preemptible=not charge.non_preemptible))
 
     def release(self, binding_id: str) -> Entry | None:
         """Give back exactly what was charged; None if nothing was (released already)."""
-        raise NotImplementedError
+        entry = self._entries.pop(binding_id, None)
+        if entry is not None:
+            self._apply(entry, -1)
+        return entry
 
     def retree(self, tree: Tree) -> None:
-        """Put another tree in force; use follows the live entries (K6, K7)."""
-        raise NotImplementedError
+        """Put another tree in force; use follows the live entries, in-flight ones included (K6, K7)."""
+        self._tree = tree
+        self._use = {path: _Use(node) for path, node in tree.nodes.items()}
+        for path in reversed(tree.nodes):
+            use = self._use[path]
+            if len(path) > 1:
+                parent = self._use[path[:-1]]
+                for resource in {*use.charged, *use.node.lend_limit}:
+                    add_into(parent.charged, {resource: use.to_parent(resource)})
+        for binding_id, entry in self._entries.items():
+            moved = msgspec.structs.replace(entry, home=home_of(tree, entry.charged_at))
+            self._entries[binding_id] = moved
+            self._apply(moved, 1)
 
     def entries(self) -> Mapping[str, Entry]:
-        raise NotImplementedError
+        return self._entries
 
     def used(self, path: NodePath) -> Resources:
-        """Sum of the live entries at and below `path` (without what is held back for children)."""
-        raise NotImplementedError
+        """Sum of the live entries at and below `path` (without what is held back for children), no zeros."""
+        use = self._use.get(path)
+        return {resource: units for resource, units in use.used.items() if units} if use else {}
 
     def room(self, path: NodePath, resource: str) -> int | None:
         """What a preemptible ask at `path` may still take: the smallest over the path; None is unlimited, below zero
         after limits were lowered."""
-        raise NotImplementedError
+        room: int | None = None
+        for length in range(1, len(path) + 1):
+            use = self._use[path[:length]]
+            if room is not None:
+                room += use.to_parent(resource) - use.charged.get(resource, 0)
+            limit = use.node.max.get(resource)
+            if limit is not None:
+                own = limit - use.charged.get(resource, 0)
+                room = own if room is None else min(room, own)
+        return room
 
     def borrowed(self, path: NodePath) -> Resources:
-        """Use above min, per resource, only where positive."""
-        raise NotImplementedError
+        """Use above min, per resource, only where positive. Jobs are counted only where min names max-jobs."""
+        use = self._use[path]
+        least = use.node.min
+        return {
+            resource: units - least.get(resource, 0)
+            for resource, units in use.used.items()
+            if units > least.get(resource, 0) and (resource != MAX_JOBS or resource in least)
+        }
 
-    def share(self, path: NodePath, extra: Mapping[str, int] | None = None) -> float:
-        """Dominant share of the leaf: largest use / min over the resources that min names (inf where used without a
-        min, 0 where unused). Below 1: under its guarantee."""
-        raise NotImplementedError
+    def share(self, path: NodePath) -> float:
+        """Dominant share: the largest use / min over the resources that min names. Below 1: under its guarantee. A
+        node without a min is at 0 while unused and infinitely far above it otherwise."""
+        use = self._use.get(path)
+        if use is None:
+            return 0.0
+        named = {resource: units for resource, units in use.node.min.items() if units > 0}
+        if not named:
+            return float("inf") if any(use.used.values()) else 0.0
+        return max(use.used.get(resource, 0) / units for resource, units in named.items())
+
+    def _apply(self, entry: Entry, sign: Literal[1, -1]) -> None:
+        more = {resource: sign * units for resource, units in entry.amounts.items()}
+        for path in ancestors(entry.home):
+            use = self._use[path]
+            add_into(use.used, entry.amounts, sign)
+            if not entry.preemptible:
+                add_into(use.guaranteed_use, entry.amounts, sign)
+            parents = {resource: use.to_parent_with(resource, extra) for resource, extra in more.items()}
+            add_into(use.charged, more)
+            more = parents
+
+
+def _beyond_guarantee(use: _Use, path: NodePath, amounts: Resources) -> Blocked | None:
+    """A non-preemptible job can never be asked to give back, so it must not live on borrowed room. Jobs are counted
+    against min only where min names max-jobs: it limits, it does not guarantee."""
+    least = use.node.min
+    for resource, units in amounts.items():
+        if resource == MAX_JOBS and resource not in least:
+            continue
+        used, limit = use.guaranteed_use.get(resource, 0), least.get(resource, 0)
+        if units > 0 and used + units > limit:
+            return Blocked(path=path, resource=resource, bound="min", asked=units, used=used, limit=limit)
+    return None
 
 
 def recompute(tree: Tree, entries: Iterable[Entry]) -> dict[NodePath, Resources]:
     """Use of every node from scratch: what the ledger must always equal."""
-    raise NotImplementedError
+    use: dict[NodePath, Resources] = {path: {} for path in tree.nodes}
+    for entry in entries:
+        for path in ancestors(home_of(tree, entry.charged_at)):
+            add_into(use[path], entry.amounts)
+    return use

@@ -77,6 +77,8 @@ class Charge(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     path: list[str]
     """Node names from root to leaf."""
     amounts: dict[str, str] = {}
+    non_preemptible: bool = False
+    """Charged against min as well; recorded, because the job's label may be edited while it runs."""
 
 
 class BindingSpec(
