@@ -1,19 +1,30 @@
 """Which member to ask next: candidates in order, and one reason per member that is none.
 
-A member is judged on its reported node shapes with the room taken off that was promised to others and that the report
-does not include yet (F3). The reservation in the member decides; this only orders the asking.
+A member is judged on its reported node shapes after the room was taken off that is promised to others and that the
+report does not include yet (F3). Whether the gang fits is decided by the reservation in the member; this only orders
+the asking.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from kube.objects.resources import Resources
 
+from dispatcher.dialects import why_not
 from dispatcher.jobs import Job
-from dispatcher.policies import Policy
+from dispatcher.policies import ClusterAffinity, Policy
+from dispatcher.reasons import seconds
 from kube.objects.binding import ClusterReason, Component
 from kube.objects.capacity import NodeShape
+from kube.objects.node_predicates import tolerates
 from kube.objects.nodes import Taint
+from kube.objects.pod_class import plain_class, template_classes
+from kube.objects.pod_constraints import HOSTNAME
+from kube.objects.quantity import QuantityError
+from kube.objects.resources import Resources, add_into, dominant_share, parse_resources
+from kube.objects.shape_fit import Demand, LargestFit, largest_fit
+
+SYSTEM_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
+"""Every API server has them."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,33 +58,36 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt of another job whose pods do not all show in a report yet."""
+    """An attempt of another job whose room a report may not show yet."""
 
     cluster: str
     job_id: str
     epoch: int
     components: tuple[Component, ...]
+    job: Job | None = None
+    """Where known: its templates' constraints are then honoured too."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
+    whole: bool
+    """False: only the gang's minimum fits."""
     score: tuple[float, ...]
-    """Lower is tried first."""
-    fits: bool = True
-    """False: only worth a claim."""
+    """Lower is asked first; see `_score`."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     ranked: tuple[Candidate, ...]
-    """Members where the whole gang fits by report, best first."""
+    """Members where the gang fits by report, best first."""
     refused: tuple[ClusterReason, ...]
     """Sorted by cluster, one line each."""
     short: dict[str, str] = {}
-    """cluster -> resource whose lack refused it, for members refused for room alone."""
+    """cluster -> a resource whose lack alone refused it ("" where it is no resource): where a claim makes sense."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     report_max_age: float = 30.0
+    """Seconds after which a capacity report says nothing any more."""
 
 
 DEFAULTS = Settings()
@@ -86,9 +100,177 @@ def choose(
     promises: Sequence[Promise] = (),
     *,
     job_id: str = "",
-    excluded: Iterable[str] = (),
-    priority_classes: dict[str, int] | None = None,
+    excluded: Mapping[str, str] | Iterable[str] = (),
+    priority_classes: Mapping[str, int] | None = None,
     settings: Settings = DEFAULTS,
 ) -> Choice:
-    """Candidates in the order to ask. `excluded`: members that refused this job lately."""
-    raise NotImplementedError
+    """Candidates in the order to ask. `excluded`: members that refused this job lately, with what they said.
+    `priority_classes`: the hub's; a member where one has another value is no candidate. Never raises for odd data."""
+    lately = dict(excluded) if isinstance(excluded, Mapping) else dict.fromkeys(excluded, "")
+    wanted = demands(job)
+    ranked: list[Candidate] = []
+    refused: list[ClusterReason] = []
+    short: dict[str, str] = {}
+    for member in members:
+        reason = _barred(
+            job, policy, member, lately=lately, priority_classes=priority_classes, settings=settings
+        )
+        if not reason:
+            others = [
+                demand
+                for promise in promises
+                if promise.cluster == member.name
+                and promise.job_id != job_id
+                and (promise.job_id, promise.epoch) not in member.includes
+                for demand in _promised(promise)
+            ]
+            try:
+                pods, fit = _fit(job, wanted, member, others)
+            except QuantityError as error:
+                reason = f"its capacity report is damaged ({error}): update the extender there"
+            else:
+                if pods:
+                    score = _score(job, policy, member, pods)
+                    ranked.append(Candidate(cluster=member.name, whole=pods == job.pods, score=score))
+                    continue
+                short[member.name] = next(iter(fit.short), "")
+                reason = fit.text
+        refused.append(ClusterReason(cluster=member.name, message=reason))
+    return Choice(
+        ranked=tuple(sorted(ranked, key=lambda candidate: (candidate.score, candidate.cluster))),
+        refused=tuple(sorted(refused, key=lambda reason: reason.cluster)),
+        short=short,
+    )
+
+
+def demands(job: Job) -> list[Demand]:
+    """The gang as `largest_fit` asks for it."""
+    classes = template_classes(job.namespace, {role.name: role.template for role in job.roles})
+    return [Demand(classes[role.name], role.replicas, role.name) for role in job.roles]
+
+
+def _promised(promise: Promise) -> list[Demand]:
+    if promise.job is not None:
+        return demands(promise.job)
+    return [
+        Demand(plain_class(parse_resources(component.request)), component.replicas, component.name)
+        for component in promise.components
+    ]
+
+
+def _fit(job: Job, wanted: list[Demand], member: Member, others: list[Demand]) -> tuple[int, LargestFit]:
+    """How many of the gang's pods would run there at once: all, at least the minimum, or 0."""
+    unknown = _unreported_keys(wanted, member)
+    fit = largest_fit(wanted, member.shapes, others, unknown_label_keys=unknown)
+    if fit.fits:
+        return job.pods, fit
+    if fit.pods < job.gang_min or job.gang_min == job.pods:
+        return 0, fit
+    if all(placed >= role.min_replicas for placed, role in zip(fit.placed, job.roles, strict=True)):
+        return fit.pods, fit
+    least = [Demand(each.pod_class, role.min_replicas, each.name) for each, role in zip(wanted, job.roles, strict=True)]
+    minimum = largest_fit(least, member.shapes, others, unknown_label_keys=unknown)
+    return (job.gang_min if minimum.fits else 0), fit
+
+
+def _unreported_keys(wanted: Iterable[Demand], member: Member) -> set[str]:
+    """Node labels the gang demands and no shape carries. A report leaves out labels that tell single nodes apart, so
+    such a demand is taken as met, and the member asked after those that are sure (`_score`)."""
+    reported = {key for shape in member.shapes for key in shape.labels}
+    return {HOSTNAME} | {key for demand in wanted for key in demand.pod_class.constraints.label_keys} - reported
+
+
+def _barred(
+    job: Job,
+    policy: Policy,
+    member: Member,
+    *,
+    lately: Mapping[str, str],
+    priority_classes: Mapping[str, int] | None,
+    settings: Settings,
+) -> str:
+    """Why the member is no candidate whatever room it has; "" if nothing bars it."""
+    group = _group(policy, member)
+    if group is None:
+        return "not in the policy's clusterAffinity"
+    if member.fenced:
+        return "fenced"
+    if member.replaced:
+        return "another cluster answers under its address: accept it or correct the kubeconfig"
+    if not member.ready:
+        why = f" ({member.not_ready_reason})" if member.not_ready_reason else ""
+        return f"not ready {seconds(member.not_ready_seconds)}{why}"
+    if member.cordoned:
+        return "cordoned"
+    for taint in member.taints:
+        if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(policy.tolerations, taint):
+            value = f"={taint.value}" if taint.value else ""
+            return f"taint {taint.key}{value}:{taint.effect} is not in the policy's clusterTolerations"
+    if member.name in policy.suspended_clusters:
+        return "the policy suspends dispatching to it"
+    if member.report_age is None:
+        return "no capacity report yet"
+    if member.report_age > settings.report_max_age:
+        return f"capacity report {seconds(member.report_age)} old"
+    carried = why_not(job, member.dialect)
+    if carried:
+        return carried
+    if member.namespaces is not None and job.namespace not in member.namespaces:
+        return f"has no namespace {job.namespace!r}, and createNamespaces is off"
+    missing = _classes(job, member, priority_classes)
+    if missing:
+        return missing
+    if member.name in lately:
+        return lately[member.name] or "refused this job lately"
+    return ""
+
+
+def _classes(job: Job, member: Member, hub: Mapping[str, int] | None) -> str:
+    """PriorityClasses are never created in members: a pod that names a missing one is refused by admission."""
+    if member.priority_classes is None:
+        return ""
+    for name in job.priority_class_names():
+        if name in SYSTEM_CLASSES:
+            continue
+        value = member.priority_classes.get(name)
+        if value is None:
+            return f"has no PriorityClass {name!r}"
+        if hub is not None and name in hub and hub[name] != value:
+            return f"its PriorityClass {name!r} has value {value}, the hub's {hub[name]}"
+    return ""
+
+
+def _group(policy: Policy, member: Member) -> int | None:
+    """Index of the first affinity group the member is in; 0 without affinity; None if it is in none."""
+    if not policy.affinities:
+        return 0
+    return next((index for index, affinity in enumerate(policy.affinities) if _admits(affinity, member)), None)
+
+
+def _admits(affinity: ClusterAffinity, member: Member) -> bool:
+    if member.name in affinity.exclude or (affinity.clusters and member.name not in affinity.clusters):
+        return False
+    return affinity.labels is None or affinity.labels.matches(member.labels)
+
+
+def _score(job: Job, policy: Policy, member: Member, pods: int) -> tuple[float, ...]:
+    """Lower is better, compared from left to right: the policy's group order; more pods at once; labels the report
+    does not tell; taints that only advise against it; devices that would lie idle beside the job; how loosely it fits
+    (1 - the largest share it takes of any resource that is free there), so that big free rooms stay whole."""
+    free: Resources = {}
+    for shape in member.shapes:
+        add_into(free, parse_resources(shape.free), shape.nodes)
+    total = job.total_request()
+    advised_against = sum(
+        taint.effect == "PreferNoSchedule" and not tolerates(policy.tolerations, taint) for taint in member.taints
+    )
+    idle = any("/" in name and name not in total for name, units in free.items() if units > 0)
+    unknown = len(_unreported_keys(demands(job), member) - {HOSTNAME})
+    return (
+        _group(policy, member) or 0,
+        1 - pods / job.pods,
+        unknown,
+        advised_against,
+        idle,
+        1 - dominant_share(total, free),
+    )
