@@ -4,7 +4,7 @@ It adds nothing to the protocol but limits: every wait has a name, every answer 
 class of `kube.api.errors`. It follows no redirects, uses no proxy of the environment and keeps no cookies.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
@@ -38,10 +38,12 @@ class HttpApi:
         *,
         user_agent: str,
         options: ClientOptions = DEFAULT_OPTIONS,
+        headers: Iterable[tuple[str, str]] = (),
         rng: Random | None = None,
     ) -> None:
+        """headers: sent with every request, such as Impersonate-User."""
         self.server = connection.server
-        self._http = Transport(connection, user_agent=user_agent, options=options, rng=rng)
+        self._http = Transport(connection, user_agent=user_agent, options=options, headers=headers, rng=rng)
 
     @classmethod
     async def from_kubeconfig(
@@ -51,12 +53,14 @@ class HttpApi:
         user_agent: str,
         context: str = "",
         options: ClientOptions = DEFAULT_OPTIONS,
+        headers: Iterable[tuple[str, str]] = (),
     ) -> Self:
         """A trusted kubeconfig: path, colon list of paths, or document; None: $KUBECONFIG, else ~/.kube/config.
 
         Exec plugins and token files work and are refreshed. Raises ConfigRefused with what to do.
         """
-        return cls(await kubeconfig_connection(source, context), user_agent=user_agent, options=options)
+        connection = await kubeconfig_connection(source, context)
+        return cls(connection, user_agent=user_agent, options=options, headers=headers)
 
     @classmethod
     async def in_cluster(cls, *, user_agent: str, options: ClientOptions = DEFAULT_OPTIONS) -> Self:
@@ -211,6 +215,15 @@ class HttpApi:
         }
         grace = options.watch_grace_seconds if timeout is None else timeout
         return self._http.watch(_path(resource, namespace) + _query(query), seconds + grace)
+
+    def watch_path(
+        self, path: str, *, accept: str = JSON, silence_seconds: float
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The watch stream of a raw path, whose query says watch=1, in the form of `accept` (server-side tables).
+
+        Unreachable after `silence_seconds` without a byte: give more than the path's timeoutSeconds.
+        """
+        return self._http.watch(path, silence_seconds, {"Accept": accept})
 
     async def _write(self, method: str, path: str, body: bytes, content_type: str, timeout: float | None) -> bytes:
         return await self._http.call(method, path, body, timeout=timeout, headers={"Content-Type": content_type})

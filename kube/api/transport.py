@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
 from random import Random
 from typing import Any
@@ -60,13 +60,16 @@ class Transport:
         *,
         user_agent: str,
         options: ClientOptions = DEFAULT_OPTIONS,
+        headers: Iterable[tuple[str, str]] = (),
         rng: Random | None = None,
     ) -> None:
+        """headers: sent with every request, such as Impersonate-User."""
         self.server = connection.server
         self.options = options
         self.rng = rng or Random()  # noqa: S311 - jitter
         self._connection = connection
         self._user_agent = user_agent
+        self._headers = tuple(headers)
         self._turns = asyncio.Semaphore(options.connections)
         self._session: aiohttp.ClientSession | None = None
         self._server_hostname = connection.tls_server_name or None
@@ -92,7 +95,12 @@ class Transport:
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": self._user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
+                headers=[
+                    ("User-Agent", self._user_agent),
+                    ("Accept", JSON),
+                    ("Accept-Encoding", "identity"),
+                    *self._headers,
+                ],
                 trust_env=False,
                 auto_decompress=False,
                 proxy=connection.proxy or None,
@@ -176,14 +184,16 @@ class Transport:
         return error_of(response.status, body, float(retry_after) if retry_after.isdecimal() else None)
 
     @asynccontextmanager
-    async def watch(self, path: str, silence_seconds: float) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def watch(
+        self, path: str, silence_seconds: float, headers: dict[str, str] | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Lines of a stream; Unreachable after silence_seconds without a byte."""
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self.options.connect_seconds, sock_read=silence_seconds
         )
         try:
             async with asyncio.timeout(self.options.call_seconds):
-                response = await self._send("GET", path, None, {}, timeout)
+                response = await self._send("GET", path, None, dict(headers or {}), timeout)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _unreachable("WATCH", self.server, path, error, self.options.call_seconds) from error
         try:
