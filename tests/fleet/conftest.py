@@ -13,6 +13,7 @@ extender, dispatcher, operator, when the fleet is made here).
 """
 
 import contextlib
+import functools
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -92,7 +93,7 @@ def member_nodes(fleet: Fleet) -> Iterator[SetNodes]:
 
     Members that are not named keep theirs. Afterwards every member has DEFAULT_NODES again.
     """
-    changed = set()
+    changed: set[str] = set()
 
     def set_nodes(**shapes: list[NodeShape]) -> dict[str, list[str]]:
         changed.update(shapes)
@@ -129,14 +130,14 @@ def remove_namespace(fleet: Fleet, name: str) -> None:
         with contextlib.closing(cluster.rest()) as rest:
             rest.delete(f"/api/v1/namespaces/{name}")
     for member in fleet.members.values():
-        wait_for(f"no pods of {name} in {member.name}", lambda member=member: not force_delete_pods(member, name))
+        wait_for(f"no pods of {name} in {member.name}", functools.partial(has_no_pods, member, name))
 
 
-def force_delete_pods(cluster: Cluster, namespace: str) -> list[str]:
-    """Deletes a namespace's pods at once, without waiting for a kubelet; returns those that were there."""
+def has_no_pods(cluster: Cluster, namespace: str) -> bool:
+    """Whether no pod is left there; those that are left are deleted at once, without waiting for a kubelet."""
     with contextlib.closing(cluster.rest()) as rest:
         pods: list[dict[str, Any]] = rest.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
         names = [pod["metadata"]["name"] for pod in pods]
         for name in names:
             rest.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", grace_seconds=0)
-    return names
+    return not names
