@@ -37,8 +37,19 @@ class Component:
     environment: Mapping[str, str] = field(default_factory=dict)
     after_start: Callable[[], None] | None = None
     """What the program needs from outside before it can become ready."""
+    kept: bool = False
+    """Started again whenever it exits by itself, as a kubelet would."""
     timeout: float = 120.0
     """Seconds to become ready; generous, for two busy cores."""
+
+
+_KEEP = 'while :; do "$@"; echo "--- exited with code $?, is started again"; sleep 0.5; done'
+"""A signal to the process group ends, stops or kills this loop together with the program in it."""
+
+
+def command(component: Component) -> list[str]:
+    """What is really run."""
+    return ["/bin/sh", "-c", _KEEP, "keep", *component.argv] if component.kept else component.argv
 
 
 def table(folder: Path, state: State, binaries: Mapping[str, Path]) -> dict[str, Component]:
@@ -163,6 +174,7 @@ def _member(cluster: Cluster, member: MemberSpec, binaries: Mapping[str, Path], 
             ],
             ready=probes.https_ok(f"https://127.0.0.1:{cluster.port('kube-scheduler')}/readyz"),
             after=(f"{cluster.name}:objects", *_via_proxy(spec)),
+            kept=True,  # it exits whenever it loses its Lease
         ),
         Component(
             name=f"{cluster.name}/kwok",

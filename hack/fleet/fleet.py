@@ -34,7 +34,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        return self._supervisor.state.processes[self.name].identity.pid
+        return self._supervisor.records()[self.name].identity.pid
 
     @property
     def is_running(self) -> bool:

@@ -61,7 +61,7 @@ def state_of(identity: Identity) -> str:
     look = _look(identity.pid)
     if look is not None and look[1] in "ZX" and (child := _children.pop(identity.pid, None)) is not None:
         child.wait()  # reaped, so that its pid is free again
-    if look is None or look[0] != identity or look[1] in "ZX":
+    if look is None or look[1] in "ZX" or not _same(look[0], identity):
         return "gone"
     return "stopped" if look[1] in "Tt" else "running"
 
@@ -79,8 +79,9 @@ def send(identity: Identity, number: signal.Signals) -> bool:
 
 
 def wait_gone(identity: Identity, seconds: float) -> bool:
+    """Until the process and all of its group are gone, so that their ports are free. False after `seconds`."""
     deadline = time.monotonic() + seconds
-    while is_alive(identity):
+    while is_alive(identity) or _group(identity.pid):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
@@ -95,6 +96,24 @@ def end(identity: Identity, grace_seconds: float) -> None:
     if not wait_gone(identity, grace_seconds):
         send(identity, signal.SIGKILL)
         wait_gone(identity, 10.0)
+
+
+def _same(found: Identity, identity: Identity) -> bool:
+    # While it exits, a process has no command line any more.
+    return (found.pid, found.start) == (identity.pid, identity.start) and found.command in ("", identity.command)
+
+
+def _group(leader: int) -> list[int]:
+    """The live processes of a process group (Linux; elsewhere the leader stands for all)."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[2]) == leader and fields[0] not in "ZX":
+            found.append(int(stat.parent.name))
+    return found
 
 
 def _look(pid: int) -> tuple[Identity, str] | None:

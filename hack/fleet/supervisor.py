@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hack.fleet import layout, process, state
-from hack.fleet.components import Component
+from hack.fleet.components import Component, command
 from hack.fleet.state import FleetError, ProcessRecord, State
 
 _TAIL_LINES = 15
@@ -57,8 +57,18 @@ class Supervisor:
         with self._lock:
             state.save(self.folder, self.state)
 
+    def records(self) -> dict[str, ProcessRecord]:
+        """Of what has been started, by whichever command or test holds this fleet too."""
+        with self._lock:
+            return self._reload()
+
+    def _reload(self) -> dict[str, ProcessRecord]:
+        if (stored := state.load(self.folder)) is not None:
+            self.state.processes = stored.processes
+        return dict(self.state.processes)
+
     def is_running(self, name: str) -> bool:
-        record = self.state.processes.get(name)
+        record = self.records().get(name)
         return record is not None and process.is_alive(record.identity)
 
     def start(self, name: str) -> bool:
@@ -67,9 +77,10 @@ class Supervisor:
         A running one with another command line is replaced; a stopped one is continued.
         """
         component = self.component(name)
-        record = self.state.processes.get(name)
+        argv = command(component)
+        record = self.records().get(name)
         if record is not None and process.is_alive(record.identity):
-            if record.argv == component.argv:
+            if record.argv == argv:
                 process.send(record.identity, signal.SIGCONT)
                 return False
             process.end(record.identity, 5.0)
@@ -77,10 +88,10 @@ class Supervisor:
         offset = log.stat().st_size if log.exists() else 0
         environment = os.environ | dict(component.environment)
         try:
-            identity = process.spawn(component.argv, log, environment, self.folder)
+            identity = process.spawn(argv, log, environment, self.folder)
         except OSError as error:
             raise FleetError(f"{name} cannot be started: {error}") from error
-        self._record(name, ProcessRecord(identity, component.argv, state.now(), log_offset=offset))
+        self._record(name, ProcessRecord(identity, argv, state.now(), log_offset=offset))
         return True
 
     def wait_ready(self, name: str, timeout: float | None = None) -> None:
@@ -127,7 +138,7 @@ class Supervisor:
 
     def restart(self, name: str, *, wait: bool = True) -> None:
         """Ends the component (SIGTERM) if it runs, and starts it."""
-        record = self.state.processes.get(name)
+        record = self.records().get(name)
         if record is not None:
             process.end(record.identity, 5.0)
         self.start(name)
@@ -139,25 +150,27 @@ class Supervisor:
 
     def end(self, name: str) -> None:
         """Ends the component (SIGTERM, then SIGKILL) if it runs, and forgets it."""
-        record = self.state.processes.get(name)
+        record = self.records().get(name)
         if record is not None:
             process.end(record.identity, 5.0)
             with self._lock:
-                del self.state.processes[name]
+                self._reload()
+                self.state.processes.pop(name, None)
                 state.save(self.folder, self.state)
 
     def end_all(self) -> list[str]:
         """Ends everything this fleet has started, also what its spec no longer names. Returns the names."""
-        alive = [n for n, record in self.state.processes.items() if process.is_alive(record.identity)]
+        records = self.records()
+        alive = [n for n, record in records.items() if process.is_alive(record.identity)]
         early = [n for n in alive if n.rpartition("/")[2] not in _LAST]
         groups = [early, *([n for n in alive if n.rpartition("/")[2] == kind] for kind in _LAST)]
         for group in groups:
             for name in group:
-                process.send(self.state.processes[name].identity, signal.SIGTERM)
-                process.send(self.state.processes[name].identity, signal.SIGCONT)
+                process.send(records[name].identity, signal.SIGTERM)
+                process.send(records[name].identity, signal.SIGCONT)
             deadline = time.monotonic() + 3.0
             for name in group:
-                identity = self.state.processes[name].identity
+                identity = records[name].identity
                 if not process.wait_gone(identity, max(0.0, deadline - time.monotonic())):
                     process.send(identity, signal.SIGKILL)
                     process.wait_gone(identity, 10.0)
@@ -177,7 +190,7 @@ class Supervisor:
     def log_tail(self, name: str, lines: int = _TAIL_LINES) -> str:
         """The end of the log of the component's last run."""
         path = layout.log_path(self.folder, name)
-        record = self.state.processes.get(name)
+        record = self.records().get(name)
         if not path.exists():
             return f"  ({path} does not exist)"
         with path.open("rb") as file:
@@ -187,7 +200,7 @@ class Supervisor:
         return f"  end of {path}:\n{shown}"
 
     def _status(self, component: Component, probe: bool) -> Status:
-        record = self.state.processes.get(component.name)
+        record = self.records().get(component.name)
         if record is None:
             return Status(component.name, "not started")
         seen = process.state_of(record.identity)
@@ -200,12 +213,13 @@ class Supervisor:
 
     def _alive(self, name: str) -> ProcessRecord:
         self.component(name)
-        record = self.state.processes.get(name)
+        record = self.records().get(name)
         if record is None or not process.is_alive(record.identity):
             raise FleetError(f"{name} does not run")
         return record
 
     def _record(self, name: str, record: ProcessRecord) -> None:
         with self._lock:
+            self._reload()
             self.state.processes[name] = record
             state.save(self.folder, self.state)
