@@ -20,8 +20,15 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+_STRING = "tag:yaml.org,2002:str"
+
+
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+    """Quoted with " where it would otherwise be read as a number, a time or true."""
+    style = "|" if "\n" in value else None
+    if style is None and dumper.resolve(yaml.ScalarNode, value, (True, False)) != _STRING:  # type: ignore[no-untyped-call]
+        style = '"'
+    return dumper.represent_scalar(_STRING, value, style=style)
 
 
 _Dumper.add_representer(str, _text)

@@ -28,6 +28,8 @@ SERVER_SECONDS = 240
 """How long one watch request lasts; the server ends it and the next one resumes."""
 GRACE_SECONDS = 15.0
 """Silence past that which means that the connection is dead."""
+RESUME_SECONDS = 0.2
+"""Pause between two watch requests, should a server end them at once."""
 RETRY_SECONDS = 5.0
 """Pause before a member that failed is tried again."""
 
@@ -82,6 +84,7 @@ async def _follow(options: GetOptions, session: Session, member: Member, printer
                 while True:
                     await stream.turn(api)
                     failures.over()
+                    await asyncio.sleep(RESUME_SECONDS)
         except UnknownType as error:
             failures.report(str(error))
             return
