@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add = verbs.add_parser("up", help="bring the fleet up, or start what is missing")
     add.add_argument("--members", type=int, default=2)
-    add.add_argument("--operator", choices=OPERATORS, default="standin")
+    add.add_argument("--operator", choices=OPERATORS, default="real")
     add.add_argument("--dialect", choices=DIALECTS, default="training-operator")
     add.add_argument(
         "--member", action="append", default=[], metavar="NAME:operator=X,dialect=Y", help="for one member only"

@@ -230,6 +230,7 @@ def _dispatcher(cluster: Cluster, spec: FleetSpec) -> Component:
             "dispatcher",
             f"--kubeconfig={cluster.kubeconfig(pki.DISPATCHER)}",
             f"--metrics-listen=127.0.0.1:{metrics}",
+            "--allow-loopback-members",
         ],
         ready=probes.http_ok(f"http://127.0.0.1:{metrics}/readyz"),
         after=(f"{HUB}:members", *_via_proxy(spec)),

@@ -37,7 +37,7 @@ class NodeShape(msgspec.Struct, frozen=True):
 
 class MemberSpec(msgspec.Struct, frozen=True):
     name: str
-    operator: str = "standin"
+    operator: str = "real"
     dialect: str = "training-operator"
     operator_options: tuple[str, ...] = ()
     """More command-line arguments of the operator."""

@@ -5,7 +5,7 @@ it killed, stopped or cut is brought back, and a process that crashed by itself 
 
 While developing, keep a fleet running and let the tests use it:
 
-    python -m hack.fleet up --operator real
+    python -m hack.fleet up
     MUSTER_FLEET_DIR=~/.local/state/muster/fleet/default pytest tests/fleet/test_...py
 
 Environment: MUSTER_FLEET_DIR (use the fleet in that folder, and leave it running), MUSTER_FLEET_WITHOUT (comma list of
@@ -41,7 +41,7 @@ def whole_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         attached.restore()
         yield attached
         return
-    members = tuple(msgspec.structs.replace(m, operator="real", nodes=(DEFAULT_NODES,)) for m in default_members(2))
+    members = tuple(msgspec.structs.replace(m, nodes=(DEFAULT_NODES,)) for m in default_members(2))
     without = frozenset(filter(None, os.environ.get("MUSTER_FLEET_WITHOUT", "").split(",")))
     with Fleet.running(tmp_path_factory.mktemp("fleet"), FleetSpec(members=members, without=without)) as fleet:
         yield fleet

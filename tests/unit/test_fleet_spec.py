@@ -24,7 +24,7 @@ def test_the_default_fleet_is_a_hub_and_two_members() -> None:
         (FleetSpec(members=(MemberSpec("a/b"),)), "lower-case letters"),
         (FleetSpec(members=(MemberSpec("a", operator="volcano"),)), "'volcano' is not one of standin, real, none"),
         (FleetSpec(members=(MemberSpec("a", dialect="v2"),)), "'v2' is not one of training-operator, arena"),
-        (FleetSpec(members=(MemberSpec("a", operator="real", dialect="arena"),)), "use operator standin"),
+        (FleetSpec(members=(MemberSpec("a", dialect="arena"),)), "use operator standin"),
         (FleetSpec(members=(MemberSpec("a"),), without=frozenset({"etcd"})), "--without: 'etcd'"),
     ],
 )
