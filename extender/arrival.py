@@ -38,8 +38,8 @@ class ArrivalClock:
     def _look(self) -> float:
         now = self._clock.monotonic()
         if now - self._last_beat > 2 * self._beat:
-            # Seen by a request before the beat itself: both must find the same beginning.
-            if now > self._gap_noticed + self._settle or self._last_beat > self._gap_began:
+            # A second stop before the buffers were read empty: what is in them may be from before the first.
+            if self._last_beat >= self._gap_noticed + self._settle:
                 self._gap_began = self._last_beat
             self._gap_noticed = now
             self._last_beat = now

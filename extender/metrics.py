@@ -5,7 +5,7 @@ own registry: two extenders in one process (a simulation) do not mix.
 """
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,12 +16,11 @@ from prometheus_client import (
     generate_latest,
 )
 
-from kube.api.clock import Clock
+from extender.core import Metrics as CoreMetrics
+from extender.effects import Outcome
 
 VERBS = ("filter", "preempt", "bind")
-BIND_RESULTS = ("bound", "already_bound", "fenced", "refused", "unreachable")
-"""bound: 201. already_bound: 409, the pod is on this very node. fenced: not posted, too late or not leading.
-refused: the API server said no. unreachable: no answer, the Binding may exist."""
+BIND_RESULTS = {outcome: outcome.name.lower() for outcome in Outcome}
 
 _REQUEST_BUCKETS = (
     0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.3, 0.5, 1, 2, 4, 8, 15, 30, 60, 75, 90
@@ -34,11 +33,10 @@ _ASSEMBLY_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40, 80, 1
 class Metrics:
     """Counters start at 0 for every known label set, so that a query finds them before the first event."""
 
-    def __init__(self, clock: Clock, *, version: str) -> None:
-        disable_created_metrics()
+    def __init__(self, *, version: str) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
-        self._clock = clock
-        self._last_event: dict[str, float] = {}
+        self._gang_states: set[str] = set()
         self.requests = Counter(
             "muster_extender_requests_total",
             "Requests of kube-scheduler by verb and HTTP status.",
@@ -92,30 +90,27 @@ class Metrics:
             self.requests.labels(verb, "200")
             self.request_seconds.labels(verb)
             self.in_flight.labels(verb)
-        for result in BIND_RESULTS:
+        for result in BIND_RESULTS.values():
             self.binds.labels(result)
         for result in ("landed", "timeout"):
             self.gang_assembly_seconds.labels(result)
 
-    def watching(self, resource: str) -> None:
+    def watching(self, resource: str, last_event_age: Callable[[], float]) -> None:
         """Declares a watched resource."""
         self.watch_restarts.labels(resource)
-        self.seen(resource)
-        self.cache_last_event_age.labels(resource).set_function(
-            lambda: self._clock.monotonic() - self._last_event[resource]
-        )
+        self.cache_last_event_age.labels(resource).set_function(last_event_age)
 
-    def seen(self, resource: str) -> None:
-        """The watch of `resource` delivered something just now."""
-        self._last_event[resource] = self._clock.monotonic()
+    def posted(self, outcome: Outcome, seconds: float) -> None:
+        """One Binding came to an end."""
+        self.binds.labels(BIND_RESULTS[outcome]).inc()
+        if outcome is not Outcome.NOT_SENT:
+            self.bind_seconds.observe(seconds)
 
-    def set_gangs(self, by_state: Mapping[str, int]) -> None:
-        """Sets the gauge; a state that no gang is in any more goes to 0."""
-        for sample in self.gangs.collect()[0].samples:
-            if sample.labels["state"] not in by_state:
-                self.gangs.labels(sample.labels["state"]).set(0)
-        for state, count in by_state.items():
-            self.gangs.labels(state).set(count)
+    def take(self, core: CoreMetrics) -> None:
+        """Takes over a snapshot of the core; a state that no gang is in any more goes to 0."""
+        self._gang_states.update(core.gangs)
+        for state in self._gang_states:
+            self.gangs.labels(state).set(core.gangs.get(state, 0))
 
     def exposition(self) -> bytes:
         """Prometheus text format."""

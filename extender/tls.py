@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from extender.logs import line
 from kube.api.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -58,9 +59,9 @@ class ServerTls:
             _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._files)
             _load(self.context, self._files)
         except TlsError as problem:
-            log.error('tls reload failed, the old certificate goes on serving err="%s"', problem)
+            log.warning(line("tls reload failed, the old certificate goes on serving", err=problem))
             return False
-        log.info("tls reloaded cert=%s", self._files.cert)
+        log.info(line("tls reloaded", cert=self._files.cert))
         return True
 
     async def follow(self, clock: Clock, every: float) -> None:

@@ -17,7 +17,11 @@ class NodeList(msgspec.Struct):
     items: list[Json] | None = None
 
     def names(self) -> list[str]:
-        return [str((item.get("metadata") or {}).get("name", "")) for item in self.items or ()]
+        return [_name(item) for item in self.items or ()]
+
+    def named(self, names: list[str]) -> list[Json]:
+        wanted = set(names)
+        return [item for item in self.items or () if _name(item) in wanted]
 
 
 class ExtenderArgs(msgspec.Struct, rename="pascal", kw_only=True):
@@ -116,6 +120,10 @@ decode_preemption = msgspec.json.Decoder(ExtenderPreemptionArgs).decode
 """Decoders raise msgspec.DecodeError (ValidationError for a wrong type) with the path of what is wrong."""
 
 encode = msgspec.json.Encoder().encode
+
+
+def _name(item: Json) -> str:
+    return str((item.get("metadata") or {}).get("name", ""))
 
 
 def _meta(victims: Victims) -> MetaVictims:
