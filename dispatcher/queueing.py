@@ -1,21 +1,30 @@
 """In which order waiting jobs are tried, and which of them an event can help.
 
 Jobs with the same need in the same queue form one class: if its first job does not fit, none of it does. A class that
-was tried and did not fit is parked under what it lacks, sorted by how much of it it needs; an event wakes only the
-classes that the freed amount can help. So one job that fits is found at once behind 10,000 that do not (F9, F10).
+was tried and did not fit is parked under what it lacks; an event wakes only classes that it can help. So one job that
+fits is found at once behind 10,000 that do not (F9, F10).
 """
 
-from collections.abc import Mapping
-from typing import Literal
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
-from dispatcher.quota import Ask, Ledger
+from dispatcher.quota import Ask, Blocked, Ledger
+from dispatcher.quota_tree import NodePath, ancestors
+from dispatcher.room_index import RoomIndex, hardest
 from kube.objects.binding import ClusterReason, Component
+from kube.objects.capacity import NodeShape
 
 QueuePolicy = Literal["Priority", "Block", "Intelligent"]
-"""Priority (and "Round"): what does not fit is skipped. Block: the head blocks its queue. Intelligent: a job of at
-least `threshold` priority blocks, lower ones are skipped."""
+"""Priority: what does not fit is skipped. Block: the queue's first job blocks its queue. Intelligent: it does if its
+priority is at least the threshold, else it is skipped."""
+
+ClassKey = tuple[object, ...]
+SortKey = tuple[int, bool, str, str, str, str]
+"""Priority (highest first), non-preemptible first, age, namespace, name, id: Kube Queue's order in a queue."""
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,101 +39,340 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     queued_at: str
     """RFC 3339 with microseconds; compared as text."""
     constraint: str = ""
-    """Whatever else makes two jobs unlike for placement (policy, templates' selectors, exclusions): a digest."""
+    """Whatever else makes two jobs unlike for placement (policy, templates' demands, exclusions): a digest."""
 
     @property
-    def queue(self) -> tuple[str, ...]:
+    def queue(self) -> NodePath:
         return self.ask.path if self.ask else ()
+
+    @property
+    def sort_key(self) -> SortKey:
+        preemptible = self.ask.preemptible if self.ask else True
+        return (-self.priority, preemptible, self.queued_at, self.namespace, self.name, self.binding_id)
+
+    @property
+    def class_key(self) -> ClassKey:
+        """Plain values only, so that keys compare."""
+        amounts = tuple(sorted(self.ask.amounts.items())) if self.ask else ()
+        needs = tuple((c.name, c.replicas, c.min_replicas, tuple(sorted(c.request.items()))) for c in self.components)
+        preemptible = self.ask.preemptible if self.ask else True
+        return (self.queue, amounts, preemptible, needs, self.min_member, self.constraint)
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     policy: QueuePolicy = "Priority"
     threshold: int = 4
     priority: int = 0
-    """Queues of higher priority are tried first among equals."""
+    """Queues of higher priority are tried first among those equally far from their min."""
+
+
+DEFAULTS = QueueSettings()
+
+
+class _Class:
+    """Jobs of equal need in one queue."""
+
+    __slots__ = ("asked", "clusters", "jobs", "key", "lacks_room", "lot", "parked", "queue", "quota_reason", "reasons")
+
+    def __init__(self, key: ClassKey, queue: NodePath) -> None:
+        self.key = key
+        self.queue = queue
+        self.jobs: list[SortKey] = []
+        self.parked = False
+        self.lot: tuple[NodePath, str, str] | None = None
+        """Where it waits for quota: node, resource, bound."""
+        self.asked = 0
+        """Units of that resource it asks of that node."""
+        self.clusters: frozenset[str] = frozenset()
+        """Members it waits for, for room or for anything else."""
+        self.lacks_room = False
+        """Some member refused it for room alone."""
+        self.reasons: tuple[ClusterReason, ...] = ()
+        self.quota_reason = ""
+
+
+class _Queue:
+    """One queue's jobs in order, and where the next one to try is."""
+
+    __slots__ = ("order", "ready", "settings")
+
+    def __init__(self) -> None:
+        self.order: list[SortKey] = []
+        """All its jobs."""
+        self.ready: list[tuple[SortKey, ClassKey]] = []
+        """First job of each class that is not parked."""
+        self.settings = DEFAULTS
 
 
 class Pending:
     """All waiting jobs. Mutable, owned by one loop; ids are binding ids."""
 
+    def __init__(self) -> None:
+        self._jobs: dict[str, Waiting] = {}
+        self._classes: dict[ClassKey, _Class] = {}
+        self._queues: dict[NodePath, _Queue] = {}
+        self._lots: dict[tuple[NodePath, str, str], list[tuple[int, ClassKey]]] = {}
+        """(node, resource, bound) -> (units asked, class), sorted by units."""
+        self._rooms: dict[str, RoomIndex] = {}
+        self._others: dict[str, set[ClassKey]] = {}
+        """cluster -> classes it refused for anything but room."""
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, binding_id: object) -> bool:
+        return binding_id in self._jobs
+
+    def get(self, binding_id: str) -> Waiting | None:
+        return self._jobs.get(binding_id)
+
     def put(self, waiting: Waiting) -> None:
-        """Add, or replace after an edit (K18: priority edits re-order)."""
-        raise NotImplementedError
+        """Add, or replace after an edit (K18: priority edits re-order). An unchanged job keeps its state."""
+        known = self._jobs.get(waiting.binding_id)
+        if known == waiting:
+            return
+        if known is not None:
+            self.discard(waiting.binding_id)
+        self._jobs[waiting.binding_id] = waiting
+        insort(self._queue(waiting.queue).order, waiting.sort_key)
+        key = waiting.class_key
+        group = self._classes.get(key)
+        if group is None:
+            group = self._classes[key] = _Class(key, waiting.queue)
+        with _Reheaded(self._queue(group.queue), group):
+            insort(group.jobs, waiting.sort_key)
 
     def discard(self, binding_id: str) -> None:
         """Admitted, deleted or held; unknown ids are fine (K19)."""
-        raise NotImplementedError
+        waiting = self._jobs.pop(binding_id, None)
+        if waiting is None:
+            return
+        _remove(self._queues[waiting.queue].order, waiting.sort_key)
+        group = self._classes[waiting.class_key]
+        with _Reheaded(self._queue(group.queue), group):
+            _remove(group.jobs, waiting.sort_key)
+        if not group.jobs:
+            self._unpark(group)
+            del self._classes[group.key]
 
-    def get(self, binding_id: str) -> Waiting | None:
-        raise NotImplementedError
+    def configure(self, queue: NodePath, settings: QueueSettings) -> None:
+        self._queue(queue).settings = settings
 
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    def configure(self, queue: tuple[str, ...], settings: QueueSettings) -> None:
-        raise NotImplementedError
+    def forget_queue(self, queue: NodePath) -> None:
+        """The queue is gone from the tree; jobs still in it keep it until they leave."""
+        known = self._queues.get(queue)
+        if known is not None and not known.order:
+            del self._queues[queue]
 
     def next(self, ledger: Ledger) -> Waiting | None:
-        """The job to try now: queues by how far below their min, then priority, then age. It passes quota at this
-        moment and is not parked. Jobs met on the way that quota blocks are parked with that reason. The caller then
-        either admits it (charge, `discard`) or calls `no_room`; it is returned again otherwise."""
-        raise NotImplementedError
+        """The job to try now: queues by how far below their min, then their priority, then by their first job's
+        priority and age. It passes quota at this moment. Classes met on the way that quota blocks are parked. The
+        caller then either admits it (charge, `discard`) or calls `no_room`; it is returned again otherwise."""
+        heads: list[tuple[float, int, SortKey, NodePath]] = []
+        for path, queue in self._queues.items():
+            self._push_head(heads, path, queue, ledger)
+        while heads:
+            _, _, head, path = heapq.heappop(heads)
+            waiting = self._jobs[head[-1]]
+            blocked = ledger.blocked(waiting.ask) if waiting.ask else None
+            if blocked is None:
+                return waiting
+            self._park_for_quota(self._classes[waiting.class_key], blocked)
+            self._push_head(heads, path, self._queues[path], ledger)
+        return None
 
-    def no_room(self, binding_id: str, short: Mapping[str, str], reasons: tuple[ClusterReason, ...] = ()) -> None:
-        """No member holds it: park its class. `short`: cluster -> resource that was lacking ("" or missing: any event
-        of that cluster wakes it), Choice.short."""
-        raise NotImplementedError
+    def no_room(self, binding_id: str, short: Mapping[str, str], reasons: Iterable[ClusterReason] = ()) -> None:
+        """No member takes it: park its class. `short`: Choice.short, cluster -> resource that was lacking there;
+        clusters named in `reasons` alone refused it for another reason and wake it by `member_changed`."""
+        waiting = self._jobs.get(binding_id)
+        if waiting is None:
+            return
+        group = self._classes[waiting.class_key]
+        self._unpark(group)
+        group.reasons = tuple(reasons)
+        group.quota_reason = ""
+        group.lacks_room = bool(short)
+        self._set_parked(group, parked=True)
+        for cluster, resource in short.items():
+            self._room(cluster).park(group.key, hardest(waiting.components, resource))
+        others = {reason.cluster for reason in group.reasons} - short.keys()
+        for cluster in others:
+            self._others.setdefault(cluster, set()).add(group.key)
+        group.clusters = frozenset(short) | others
 
-    def quota_freed(self, ledger: Ledger, path: tuple[str, ...]) -> int:
-        """Use was released at `path`: wakes the classes that wait for any node on it and now fit there. Returns how many
+    def quota_freed(self, ledger: Ledger, path: NodePath) -> int:
+        """Use was released at `path`: wakes the classes that wait for a node on it and that now fit. Returns how many
         classes woke."""
-        raise NotImplementedError
+        woken = 0
+        nodes = set(ancestors(path))
+        # What a child does not lend makes the part that reaches its parent vary, and the sorting by it stale.
+        in_order = not any(node.lend_limit for node in ledger.tree.nodes.values())
+        for lot in [lot for lot in self._lots if lot[0] in nodes]:
+            for _, key in list(self._lots.get(lot, ())):
+                group = self._classes[key]
+                ask = self._jobs[group.jobs[0][-1]].ask
+                blocked = ledger.blocked(ask) if ask else None
+                if blocked is None:
+                    self._wake(group)
+                    woken += 1
+                elif (blocked.path, blocked.resource, blocked.bound) != lot:
+                    self._park_for_quota(group, blocked)
+                elif in_order:
+                    break  # so are all behind it, who ask for more
+        return woken
 
-    def room_freed(self, cluster: str, free: Mapping[str, int] | None = None) -> int:
-        """The member reports more room, came back or changed: wakes the classes that it can help. `free`: its total
-        free amounts; None wakes all that wait for it, and all that no member was named for."""
-        raise NotImplementedError
+    def room_reported(self, cluster: str, shapes: Sequence[NodeShape]) -> int:
+        """A capacity report: wakes the classes that it can help and the report before could not."""
+        return self._wake_keys(self._room(cluster).report(shapes))
+
+    def room_returned(self, cluster: str) -> int:
+        """Room that was promised to another job there is free again."""
+        return self._wake_keys(self._room(cluster).returned())
+
+    def member_changed(self, cluster: str) -> int:
+        """It joined, came back, or its labels, taints, dialect or cordon changed: wakes all that it refused, and all
+        that were tried while it was unknown."""
+        refused = set(self._room(cluster).everything()) | self._others.get(cluster, set())
+        new = {group.key for group in self._classes.values() if group.parked and not group.lot} - refused
+        unseen = [key for key in new if cluster not in self._classes[key].clusters]
+        return self._wake_keys([*refused, *unseen])
+
+    def member_gone(self, cluster: str) -> None:
+        for key in [*self._room(cluster).everything(), *self._others.get(cluster, ())]:
+            group = self._classes.get(key)
+            if group is not None:
+                group.clusters -= {cluster}
+        self._rooms.pop(cluster, None)
+        self._others.pop(cluster, None)
+
+    def wake(self, binding_id: str) -> None:
+        """Try its class again: a back-off ended."""
+        waiting = self._jobs.get(binding_id)
+        if waiting is not None:
+            self._wake(self._classes[waiting.class_key])
 
     def wake_all(self) -> int:
         """Tree, policy or membership changed."""
-        raise NotImplementedError
+        return self._wake_keys([group.key for group in self._classes.values() if group.parked])
 
     def reason(self, binding_id: str) -> tuple[tuple[ClusterReason, ...], str]:
         """(per cluster, quota sentence) why it waits; ((), "") if it has not been tried yet."""
-        raise NotImplementedError
+        waiting = self._jobs.get(binding_id)
+        if waiting is None:
+            return (), ""
+        group = self._classes[waiting.class_key]
+        return group.reasons, group.quota_reason or self._behind(waiting, group)
 
-    def positions(self, queue: tuple[str, ...]) -> list[Waiting]:
+    def positions(self, queue: NodePath, limit: int | None = None) -> list[Waiting]:
         """The queue's jobs in order, for Queue.status.queueItemDetails and `amc get -o wide`."""
-        raise NotImplementedError
+        known = self._queues.get(queue)
+        return [self._jobs[key[-1]] for key in known.order[:limit]] if known else []
 
     def oldest_without_room(self) -> Waiting | None:
-        """The one that has waited longest of those that quota admits and no member holds, higher priority first."""
-        raise NotImplementedError
+        """The one that has waited longest of those that quota admits and some member lacks room for, higher priority
+        first."""
+        heads = [
+            group.jobs[0]
+            for group in self._classes.values()
+            if group.lacks_room
+        ]
+        return self._jobs[min(heads)[-1]] if heads else None
+
+    # Parts
+
+    def _queue(self, path: NodePath) -> _Queue:
+        return self._queues.setdefault(path, _Queue())
+
+    def _room(self, cluster: str) -> RoomIndex:
+        return self._rooms.setdefault(cluster, RoomIndex())
+
+    def _push_head(
+        self, heads: list[tuple[float, int, SortKey, NodePath]], path: NodePath, queue: _Queue, ledger: Ledger
+    ) -> None:
+        head = self._head(queue)
+        if head is not None:
+            heapq.heappush(heads, (min(1.0, ledger.share(path)), -queue.settings.priority, head, path))
+
+    def _head(self, queue: _Queue) -> SortKey | None:
+        """The queue's next job to try; None if there is none or its first job blocks it."""
+        if not queue.ready:
+            return None
+        if self._blocks(queue):
+            first = self._jobs[queue.order[0][-1]]
+            return None if self._classes[first.class_key].parked else queue.order[0]
+        return queue.ready[0][0]
+
+    @staticmethod
+    def _blocks(queue: _Queue) -> bool:
+        settings = queue.settings
+        return settings.policy == "Block" or (
+            settings.policy == "Intelligent" and -queue.order[0][0] >= settings.threshold
+        )
+
+    def _behind(self, waiting: Waiting, group: _Class) -> str:
+        """What holds back a job that was never tried itself."""
+        queue = self._queues[waiting.queue]
+        if group.parked or not self._blocks(queue) or queue.order[0] == waiting.sort_key:
+            return ""
+        first = self._jobs[queue.order[0][-1]]
+        return f"queue {'/'.join(waiting.queue)}: behind {first.namespace}/{first.name}, which blocks the queue"
+
+    def _park_for_quota(self, group: _Class, blocked: Blocked) -> None:
+        self._unpark(group)
+        group.quota_reason = blocked.message
+        group.reasons = ()
+        self._set_parked(group, parked=True)
+        group.lot = (blocked.path, blocked.resource, blocked.bound)
+        group.asked = blocked.asked
+        insort(self._lots.setdefault(group.lot, []), (group.asked, group.key))
+
+    def _wake(self, group: _Class) -> None:
+        self._unpark(group)
+        self._set_parked(group, parked=False)
+
+    def _wake_keys(self, keys: Iterable[object]) -> int:
+        groups = [self._classes[key] for key in keys]  # type: ignore[index]  # only class keys are parked
+        for group in groups:
+            self._wake(group)
+        return len(groups)
+
+    def _set_parked(self, group: _Class, *, parked: bool) -> None:
+        with _Reheaded(self._queue(group.queue), group):
+            group.parked = parked
+
+    def _unpark(self, group: _Class) -> None:
+        """Take it out of every place it waits in; it stays marked as parked."""
+        if group.lot is not None:
+            lot = self._lots[group.lot]
+            _remove(lot, (group.asked, group.key))
+            if not lot:
+                del self._lots[group.lot]
+            group.lot = None
+        for cluster in group.clusters:
+            self._room(cluster).discard(group.key)
+            self._others.get(cluster, set()).discard(group.key)
+        group.clusters = frozenset()
+        group.lacks_room = False
 
 
-class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
-    after: float = 300.0
-    """Seconds a gang has waited for room alone before it may claim."""
-    hold: float = 600.0
-    """Seconds a claim may last."""
-    pause: float = 300.0
-    """Seconds without a claim in that member afterwards."""
+class _Reheaded:
+    """Keeps the queue's `ready` list right while a class's first job or its parking changes."""
+
+    def __init__(self, queue: _Queue, group: _Class) -> None:
+        self._ready = queue.ready
+        self._group = group
+
+    def __enter__(self) -> None:
+        if self._group.jobs and not self._group.parked:
+            _remove(self._ready, (self._group.jobs[0], self._group.key))
+
+    def __exit__(self, *_: object) -> None:
+        if self._group.jobs and not self._group.parked:
+            insort(self._ready, (self._group.jobs[0], self._group.key))
 
 
-class Claims:
-    """One bounded claim per member. Seconds on one monotonic clock."""
-
-    def __init__(self, settings: ClaimSettings = ClaimSettings()) -> None:
-        raise NotImplementedError
-
-    def grant(self, binding_id: str, cluster: str, waited: float, now: float) -> bool:
-        """Whether this job may claim this member now; remembered if so. Idempotent while it holds."""
-        raise NotImplementedError
-
-    def end(self, binding_id: str, now: float) -> None:
-        """It landed, went elsewhere or was deleted."""
-        raise NotImplementedError
-
-    def expired(self, now: float) -> list[tuple[str, str]]:
-        """(binding id, cluster) of claims past `hold`; ended by this call."""
-        raise NotImplementedError
+def _remove(ordered: list[Any], item: Any) -> None:
+    """Out of a sorted list that has it."""
+    index = bisect_left(ordered, item)
+    assert ordered[index] == item
+    del ordered[index]

@@ -214,15 +214,13 @@ class Ledger:
         }
 
     def share(self, path: NodePath) -> float:
-        """Dominant share: the largest use / min over the resources that min names. Below 1: under its guarantee. A
-        node without a min is at 0 while unused and infinitely far above it otherwise."""
+        """Dominant share: the largest use / min over the resources that min names. Below 1: under its guarantee; a
+        node without a min never is (infinite)."""
         use = self._use.get(path)
         if use is None:
-            return 0.0
-        named = {resource: units for resource, units in use.node.min.items() if units > 0}
-        if not named:
-            return float("inf") if any(use.used.values()) else 0.0
-        return max(use.used.get(resource, 0) / units for resource, units in named.items())
+            return float("inf")
+        shares = [use.used.get(resource, 0) / units for resource, units in use.node.min.items() if units > 0]
+        return max(shares, default=float("inf"))
 
     def _apply(self, entry: Entry, sign: Literal[1, -1]) -> None:
         more = {resource: sign * units for resource, units in entry.amounts.items()}

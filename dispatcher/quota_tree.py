@@ -232,12 +232,12 @@ class _Reader:
             if not draft.name or "/" in draft.name:
                 self.problem(field, f"{draft.name!r} is no name: every node needs one, without '/'")
             elif draft.name in seen:
-                self.problem(field, f"{draft.name!r} is also the name of {seen[draft.name]}: names are unique in a tree")
+                self.problem(field, f"{draft.name!r} is also the name of {seen[draft.name]}: give each node its own")
             else:
                 seen[draft.name] = draft.field
 
     def check_amounts(self, drafts: list[_Draft]) -> None:
-        """min <= max, children's min <= parent's min, root.min == root.max (ElasticQuotaTree documentation)."""
+        """Checks min <= max, children's min <= parent's min, root.min == root.max (ElasticQuotaTree documentation)."""
         for draft in drafts:
             for resource, least in sorted(draft.min.items()):
                 if resource in draft.max and least > draft.max[resource]:
@@ -255,11 +255,11 @@ class _Reader:
                     )
         root = drafts[0]
         for resource in sorted(root.min.keys() | root.max.keys()):
-            least, most = root.min.get(resource), root.max.get(resource)
-            if least != most and not (least is not None and most is not None and least > most):
+            low, high = root.min.get(resource), root.max.get(resource)
+            if low is None or high is None or low < high:
                 self.problem(
                     f"{root.field}.min.{resource}",
-                    f"{_told(least)} is not the root's max {_told(most)}: the root's min and max have to be equal",
+                    f"{_told(low)} is not the root's max {_told(high)}: the root's min and max have to be equal",
                 )
 
     def check_namespaces(self, drafts: list[_Draft]) -> None:
@@ -300,7 +300,7 @@ def choose_tree(documents: Iterable[Json]) -> tuple[Json | None, dict[tuple[str,
             continue
         namespace, name = _key(document)
         if namespace == QUOTA_TREE_NAMESPACE and chosen is not None:
-            rest[namespace, name] = f"not in force: {_key(chosen)[1]!r} is older and there is one quota tree; remove one"
+            rest[namespace, name] = f"not in force: {_key(chosen)[1]!r} is older, and only one tree counts; remove one"
         else:
             rest[namespace, name] = f"not in force: the quota tree has to be in namespace {QUOTA_TREE_NAMESPACE}"
     return chosen, rest
