@@ -1,6 +1,7 @@
-"""`python -m hack.fleet`: a hub and members on this machine."""
+"""`python -m hack.fleet`: a hub and members on this machine. With FLEET=kind in the environment: on kind."""
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,10 @@ from hack.fleet.up import attach, down, up
 
 
 def main(arguments: list[str] | None = None) -> int:
+    if os.environ.get("FLEET", "local") == "kind":
+        from hack.kind.__main__ import main as kind  # noqa: PLC0415
+
+        return kind(arguments)
     options = _parser().parse_args(arguments)
     options.folder = Path(options.dir).resolve() if options.dir else layout.default_folder(options.name)
     try:

@@ -57,7 +57,7 @@ def crd_documents(member: MemberSpec | None) -> list[Document]:
 def dialect_crd(dialect: str) -> Path:
     """The file of a dialect's PyTorchJob CRD."""
     if dialect == "training-operator":
-        return assets_folder(TRAINING_OPERATOR) / "crds" / "kubeflow.org_pytorchjobs.yaml"
+        return assets_folder(TRAINING_OPERATOR) / "base" / "crds" / "kubeflow.org_pytorchjobs.yaml"
     found = sorted((REPOSITORY / "hack" / "operator" / "crds").glob("*arena*.yaml"))
     if not found:
         raise FleetError("no CRD of the arena dialect in hack/operator/crds")

@@ -40,7 +40,7 @@ def write(cluster: Cluster) -> None:
 
 def localized(template: str, values: Mapping[str, str]) -> Document:
     """The template with its ${...} set. Raises KeyError naming one that has no value."""
-    document: Document = yaml.safe_load(_without_comments(template, values))
+    document: Document = yaml.safe_load(filled(template, values))
     # The test decides the load, not the client: kube-scheduler's default is 50 requests/s.
     document["clientConnection"] |= {"qps": 1000, "burst": 2000}
     # One scheduler per member: a killed one is to be followed within seconds.
@@ -48,7 +48,8 @@ def localized(template: str, values: Mapping[str, str]) -> Document:
     return document
 
 
-def _without_comments(template: str, values: Mapping[str, str]) -> str:
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """The template with its ${...} set and without its comments, which speak of ${...}. Raises KeyError."""
     lines = [line for line in template.splitlines() if not line.lstrip().startswith("#")]
     return string.Template("\n".join(lines)).substitute(values)
 

@@ -26,7 +26,7 @@ _CERTIFICATE_SECONDS = 60.0
 def prepare(cluster: Cluster, kubectl: Path) -> None:
     """What has to be in the member before the operator starts."""
     port = cluster.port("operator webhook")
-    [webhooks] = provision.documents([assets_folder(TRAINING_OPERATOR) / "webhook" / "manifests.yaml"])
+    [webhooks] = provision.documents([assets_folder(TRAINING_OPERATOR) / "base" / "webhook" / "manifests.yaml"])
     webhooks["metadata"]["name"] = provision.OPERATOR_WEBHOOK
     # Of the other kinds neither CRD nor controller is there.
     webhooks["webhooks"] = [w for w in webhooks["webhooks"] if w["rules"][0]["resources"] == ["pytorchjobs"]]

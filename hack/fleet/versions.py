@@ -92,7 +92,7 @@ TRAINING_OPERATOR = Program(
     version="1.9.3",
     checksum="h1:aaSHqskOtCY8Dn8sVd+l9p5XAczW6O0nYMPjVLAw/lc=",
     binaries={"training-operator": "github.com/kubeflow/training-operator/cmd/training-operator.v1"},
-    assets="manifests/base",
+    assets="manifests",
 )
 
 PROGRAMS: tuple[Program, ...] = (ETCD, KUBERNETES, KWOK, TRAINING_OPERATOR)
