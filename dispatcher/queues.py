@@ -1,69 +1,127 @@
-"""Queue and QueueUnit objects (scheduling.x-k8s.io/v1alpha1) as they should be: Kube Queue's view of our state.
+"""Queue objects (scheduling.x-k8s.io/v1alpha1) as they should be: one per node of the quota tree, in kube-queue.
 
-They are views: written from the tree and the bindings, repaired when edited, and never read back as truth, but for the
-user's settings on a Queue (policy, priority, annotations).
+They are a view of the tree: created once, repaired when edited, and never read back but for what users set on them
+(spec, annotations). Queues without our label are other people's and left alone.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import msgspec
 
-from dispatcher.queueing import QueueSettings, Waiting
-from dispatcher.quota_tree import Tree
-from kube.objects.binding import ResourceBinding
+from dispatcher.documents import at, deep_copy, mapping, string_map, text, whole
+from dispatcher.queue_names import queue_name
+from dispatcher.queue_units import queue_unit_name
+from dispatcher.queueing import QueuePolicy, QueueSettings, Waiting
+from dispatcher.quota_tree import QuotaNode, Tree
+from kube.objects.binding import binding_name
 from kube.objects.meta import Json
+from kube.objects.names import QUEUE_NAMESPACE
 
+CREATED_BY = "create-by-kubequeue"
+"""Label, value "true", on the queues that follow the tree."""
+QUOTA = "kube-queue/quota-fullname"
+PARENT_QUOTA = "kube-queue/parent-quota-fullname"
 
 class QueueChanges(msgspec.Struct, frozen=True, kw_only=True):
     create: tuple[Json, ...] = ()
     update: tuple[Json, ...] = ()
     """Whole objects with resourceVersion, for PUT."""
-    delete: tuple[str, ...] = ()
-    """Names."""
-
-
-def queue_name(path: Sequence[str]) -> str:
-    """"root-child-2-v5zxz": path in lower case, "/" and "_" to "-", then five characters that a hash of the path
-    determines (K15). At most 63 characters, a DNS label."""
-    raise NotImplementedError
+    delete: tuple[tuple[str, str], ...] = ()
+    """(name, uid)."""
+    warnings: tuple[str, ...] = ()
 
 
 def desired_queues(tree: Tree) -> list[Json]:
     """One per node, root and parents included."""
-    raise NotImplementedError
+    return [_queue(node) for node in tree.nodes.values()]
+
+
+def _queue(node: QuotaNode) -> Json:
+    annotations = {QUOTA: node.full_name}
+    if len(node.path) > 1:
+        annotations[PARENT_QUOTA] = "/".join(node.path[:-1])
+    return {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "Queue",
+        "metadata": {
+            "name": queue_name(node.path),
+            "namespace": QUEUE_NAMESPACE,
+            "labels": {CREATED_BY: "true"},
+            "annotations": annotations,
+        },
+        "spec": {"queuePolicy": "Priority"},
+    }
 
 
 def queue_changes(tree: Tree, existing: Iterable[Json]) -> QueueChanges:
-    """What to write. Hand-made queues (without our label) are left alone; users' own annotations and spec kept."""
-    raise NotImplementedError
+    """What to write so that the queues follow the tree; users' own annotations, labels and spec are kept."""
+    there = {text(at(queue, ("metadata", "name"))): queue for queue in existing}
+    wanted = {queue["metadata"]["name"]: queue for queue in desired_queues(tree)}
+    create, update, warnings = [], [], []
+    for name, queue in wanted.items():
+        known = there.get(name)
+        if known is None:
+            create.append(queue)
+        elif not is_ours(known):
+            warnings.append(
+                f"Queue {QUEUE_NAMESPACE}/{name} was made by hand (no label {CREATED_BY}) and is left alone: remove it"
+            )
+        elif repaired := _repaired(known, queue):
+            update.append(repaired)
+    surplus = [
+        (name, text(at(queue, ("metadata", "uid"))))
+        for name, queue in there.items()
+        if name not in wanted and is_ours(queue)
+    ]
+    return QueueChanges(
+        create=tuple(create), update=tuple(update), delete=tuple(sorted(surplus)), warnings=tuple(warnings)
+    )
+
+
+def is_ours(queue: Json) -> bool:
+    return string_map(at(queue, ("metadata", "labels"))).get(CREATED_BY) == "true"
+
+
+def _repaired(known: Json, wanted: Json) -> Json | None:
+    """The known queue with the quota's names as they should be; None if they are."""
+    annotations = string_map(at(known, ("metadata", "annotations")))
+    right = wanted["metadata"]["annotations"]
+    kept = {name: value for name, value in annotations.items() if name not in (QUOTA, PARENT_QUOTA)}
+    if annotations == {**kept, **right}:
+        return None
+    repaired = deep_copy(known)
+    repaired["metadata"]["annotations"] = {**kept, **right}
+    return repaired
 
 
 def queue_settings(queue: Json) -> QueueSettings:
-    """What the user set on a Queue; unknown policies count as Priority."""
-    raise NotImplementedError
+    """What the user set on a Queue. Round and policies nobody knows count as Priority."""
+    spec = mapping(queue.get("spec"))
+    return QueueSettings(policy=_policy(spec.get("queuePolicy")), priority=whole(spec.get("priority")) or 0)
+
+
+def _policy(value: Any) -> QueuePolicy:
+    known: tuple[Literal["Priority", "Block", "Intelligent"], ...] = get_args(QueuePolicy)
+    return next((policy for policy in known if policy == value), "Priority")
+
+
+def settings_by_path(tree: Tree, queues: Iterable[Json]) -> dict[tuple[str, ...], QueueSettings]:
+    """For `Pending.configure`: what is set on the queue of each node."""
+    by_name: Mapping[str, Json] = {text(at(queue, ("metadata", "name"))): queue for queue in queues if is_ours(queue)}
+    return {path: queue_settings(by_name.get(queue_name(path), {})) for path in tree.nodes}
 
 
 def queue_items(waiting: Sequence[Waiting], limit: int = 100) -> Json:
     """status.queueItemDetails: {"active": [{name, namespace, priority, position}]}, positions from 1."""
-    raise NotImplementedError
-
-
-def queue_unit_name(binding_name: str) -> str:
-    """`<binding>-rb-qu`."""
-    raise NotImplementedError
-
-
-class UnitState(msgspec.Struct, frozen=True):
-    phase: str
-    """Enqueued, Reserved, Dequeued, Running, Succeed, Failed or TimeoutBackoff."""
-    message: str
-
-
-def unit_state(binding: ResourceBinding) -> UnitState:
-    """Phase and message of a binding's QueueUnit."""
-    raise NotImplementedError
-
-
-def desired_queue_unit(binding: ResourceBinding, *, job_labels: Mapping[str, str] | None = None) -> Json:
-    """QueueUnit with spec and status (written separately: status is a subresource). Owned by the job."""
-    raise NotImplementedError
+    return {
+        "active": [
+            {
+                "name": queue_unit_name(binding_name(job.name)),
+                "namespace": job.namespace,
+                "priority": job.priority,
+                "position": position,
+            }
+            for position, job in enumerate(waiting[:limit], start=1)
+        ]
+    }
