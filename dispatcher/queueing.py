@@ -174,7 +174,7 @@ class Pending:
         while heads:
             _, _, head, path = heapq.heappop(heads)
             waiting = self._jobs[head[-1]]
-            blocked = ledger.blocked(waiting.ask) if waiting.ask else None
+            blocked = ledger.blocked(waiting.ask, waiting.binding_id) if waiting.ask else None
             if blocked is None:
                 return waiting
             self._park_for_quota(self._classes[waiting.class_key], blocked)
@@ -210,8 +210,8 @@ class Pending:
         for lot in [lot for lot in self._lots if lot[0] in nodes]:
             for _, key in list(self._lots.get(lot, ())):
                 group = self._classes[key]
-                ask = self._jobs[group.jobs[0][-1]].ask
-                blocked = ledger.blocked(ask) if ask else None
+                first = self._jobs[group.jobs[0][-1]]
+                blocked = ledger.blocked(first.ask, first.binding_id) if first.ask else None
                 if blocked is None:
                     self._wake(group)
                     woken += 1

@@ -83,7 +83,7 @@ def home_of(tree: Tree, charged_at: NodePath) -> NodePath:
 class _Use:
     """What a node of the tree is charged."""
 
-    __slots__ = ("charged", "guaranteed_use", "node", "used")
+    __slots__ = ("charged", "guaranteed_use", "held", "node", "used")
 
     def __init__(self, node: QuotaNode) -> None:
         self.node = node
@@ -93,6 +93,8 @@ class _Use:
         """The part of `used` that is not preemptible."""
         self.charged: Resources = {}
         """`used`, with each child counted as at least what it does not lend."""
+        self.held: Resources = {}
+        """What is kept free for claimants."""
 
     def to_parent(self, resource: str) -> int:
         return max(self.charged.get(resource, 0), self.node.held_back(resource))
@@ -108,6 +110,7 @@ class Ledger:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._entries: dict[str, Entry] = {}
+        self._holds: dict[str, Ask] = {}
         self._use: dict[NodePath, _Use] = {}
         self.retree(tree)
 
@@ -115,18 +118,22 @@ class Ledger:
     def tree(self) -> Tree:
         return self._tree
 
-    def blocked(self, ask: Ask) -> Blocked | None:
+    def blocked(self, ask: Ask, binding_id: str = "") -> Blocked | None:
         """None: charging it breaks no max of the leaf or any ancestor, nor, if not preemptible, any min (K2, K3).
+        What is held for other bindings than `binding_id` counts as used.
 
         Only resources it asks for are compared, so that a limit lowered below use stops new use of that resource and
         nothing else."""
         if not self._tree.is_leaf(ask.path):
             return Blocked(path=ask.path, resource="", bound="tree")
         more = ask.amounts
+        own = self._holds.get(binding_id)
         for path in ancestors(ask.path):
             use = self._use[path]
             for resource, extra in more.items():
-                used = use.charged.get(resource, 0)
+                used = use.charged.get(resource, 0) + use.held.get(resource, 0)
+                if own is not None and path == own.path[: len(path)]:
+                    used -= own.amounts.get(resource, 0)
                 limit = use.node.max.get(resource)
                 if limit is not None and extra > 0 and used + extra > limit:
                     return Blocked(path=path, resource=resource, bound="max", asked=extra, used=used, limit=limit)
@@ -166,6 +173,22 @@ class Ledger:
             self._apply(entry, -1)
         return entry
 
+    def hold(self, binding_id: str, ask: Ask) -> None:
+        """Keep room for a claimant: freed room goes to nobody else until `unhold` (F12). Replaces an earlier hold."""
+        self.unhold(binding_id)
+        self._holds[binding_id] = ask
+        self._apply_hold(ask, 1)
+
+    def unhold(self, binding_id: str) -> bool:
+        """Whether there was a hold."""
+        ask = self._holds.pop(binding_id, None)
+        if ask is not None:
+            self._apply_hold(ask, -1)
+        return ask is not None
+
+    def holds(self) -> Mapping[str, Ask]:
+        return self._holds
+
     def retree(self, tree: Tree) -> None:
         """Put another tree in force; use follows the live entries, in-flight ones included (K6, K7)."""
         self._tree = tree
@@ -180,6 +203,8 @@ class Ledger:
             moved = msgspec.structs.replace(entry, home=home_of(tree, entry.charged_at))
             self._entries[binding_id] = moved
             self._apply(moved, 1)
+        for ask in self._holds.values():
+            self._apply_hold(ask, 1)
 
     def entries(self) -> Mapping[str, Entry]:
         return self._entries
@@ -221,6 +246,10 @@ class Ledger:
             return float("inf")
         shares = [use.used.get(resource, 0) / units for resource, units in use.node.min.items() if units > 0]
         return max(shares, default=float("inf"))
+
+    def _apply_hold(self, ask: Ask, sign: Literal[1, -1]) -> None:
+        for path in ancestors(home_of(self._tree, ask.path)):
+            add_into(self._use[path].held, ask.amounts, sign)
 
     def _apply(self, entry: Entry, sign: Literal[1, -1]) -> None:
         more = {resource: sign * units for resource, units in entry.amounts.items()}
