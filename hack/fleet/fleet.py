@@ -10,9 +10,9 @@ Blocking throughout (processes, kubectl, REST); `Cluster.api()` gives muster's o
 import contextlib
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import yaml
@@ -23,6 +23,9 @@ from hack.fleet.rest import Json, Rest
 from hack.fleet.spec import HUB, FleetSpec, NodeShape
 from hack.fleet.state import FleetError
 from hack.fleet.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from kube.api.client import HttpApi
 
 
 class Process:
@@ -139,11 +142,13 @@ class Cluster:
         with contextlib.closing(self.rest()) as rest:
             return rest.get(path)
 
-    def api(self, identity: str = pki.ADMIN) -> Any:
-        """The product's own client (kube.api) for an identity, as an asynchronous context manager."""
-        from kube.api import client  # noqa: PLC0415 - the fleet must come up without it
+    @contextlib.asynccontextmanager
+    async def api(self, identity: str = pki.ADMIN) -> "AsyncIterator[HttpApi]":
+        """The product's own client for an identity: `async with cluster.api() as api: ...`."""
+        from kube.api.client import HttpApi  # noqa: PLC0415 - slow to import, and of no use to the command line
 
-        return client.connect(self.kubeconfig_of(identity))  # type: ignore[attr-defined]
+        async with await HttpApi.from_kubeconfig(self.kubeconfig_of(identity), user_agent="fleet-tests") as api:
+            yield api
 
     def audit_mark(self) -> int:
         """An offset to give to audit_events later."""

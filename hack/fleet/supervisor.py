@@ -44,6 +44,8 @@ class Supervisor:
         self.state = current
         self.components = components
         self._lock = threading.Lock()
+        self.cancelled = threading.Event()
+        """Set: nobody waits any longer for anything to become ready."""
 
     def component(self, name: str) -> Component:
         """Raises FleetError, naming all there are, when there is none of that name."""
@@ -107,7 +109,8 @@ class Supervisor:
                 return
             if time.monotonic() > deadline:
                 raise FleetError(f"{name} is not ready: {reason}\n{self.log_tail(name)}")
-            time.sleep(_POLL_SECONDS)
+            if self.cancelled.wait(_POLL_SECONDS):
+                raise FleetError(f"{name} is not ready: {reason}; not waited for any longer")
 
     def start_and_wait(self, name: str) -> bool:
         """start, what the component needs after that, wait_ready. False when it already ran."""

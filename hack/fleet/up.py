@@ -152,7 +152,8 @@ def _run(supervisor: Supervisor, kubectl: Path, say: Say) -> None:
     }
     for name, (step, after) in _steps(supervisor, kubectl).items():
         tasks[name] = graph.Task(timed(name, _always(step)), after)
-    graph.run(tasks, lambda names: tell(f"waiting for {', '.join(names)}"))
+    supervisor.cancelled.clear()
+    graph.run(tasks, lambda names: tell(f"waiting for {', '.join(names)}"), supervisor.cancelled.set)
     tell(f"up: {len(supervisor.components)} processes in {len(supervisor.state.spec.clusters)} clusters")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hack.fleet import pki
+from hack.fleet.__main__ import main
 from hack.fleet.fleet import Cluster, Fleet, wait_for
 from hack.fleet.rest import Rest
 from hack.fleet.spec import FleetSpec, MemberSpec, NodeShape
@@ -127,6 +128,12 @@ class TestUpAndDown:
             fleet = Fleet.up(tmp_path / "fleet", bare)
             pids = [process.pid for process in fleet.processes.values()]
             assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+            fleet.hub.kubectl("create", "configmap", "kept")
+            down(fleet.folder, print, keep=True)
+            assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+            fleet = Fleet.up(fleet.folder, bare)  # a kept folder is continued
+            pids = [process.pid for process in fleet.processes.values()]
+            fleet.hub.kubectl("get", "configmap", "kept")
             down(fleet.folder, print)
             assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
             assert not fleet.folder.exists()
@@ -140,6 +147,59 @@ class TestUpAndDown:
         with pytest.raises(FleetError, match="left alone"):
             down(tmp_path, print)
         assert (tmp_path / "precious").exists()
+
+
+class TestCommandLine:
+    """`python -m hack.fleet`, on the fleet that is up."""
+
+    def test_status_lists_every_process_and_fails_when_one_has_crashed(
+        self, small: Fleet, small_folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["--dir", str(small_folder), "status"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[:2] for line in lines] == [[name, "running"] for name in small.processes]
+        os.kill(small.processes["member1/kwok"].pid, signal.SIGKILL)
+        wait_for("kwok is gone", lambda: not small.processes["member1/kwok"].is_running)
+        assert main(["--dir", str(small_folder), "status"]) == 1
+        assert "kwok.log" in capsys.readouterr().out
+
+    def test_verbs_work_on_processes_links_and_nodes(
+        self, member: Cluster, small: Fleet, small_folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def fleet(*arguments: str) -> int:
+            return main(["--dir", str(small_folder), *arguments])
+
+        scheduler = small.processes["member1/kube-scheduler"]
+        before = scheduler.pid
+        assert fleet("stop", scheduler.name) == 0
+        assert fleet("cont", scheduler.name) == 0
+        assert fleet("restart", scheduler.name) == 0
+        assert scheduler.pid != before
+        assert fleet("kill", scheduler.name) == 0
+        assert not scheduler.is_running
+        assert fleet("start", scheduler.name) == 0
+        assert fleet("cut", scheduler.name, "--to", "member1") == 0
+        assert fleet("heal") == 0
+        assert (
+            fleet("nodes", "add", "member1", "--count", "2", "--cpu", "1", "--label", "a=b", "--prefix", "extra") == 0
+        )
+        assert "extra-1" in member.node_names()
+        for name in ("extra-0", "extra-1"):
+            member.delete_node(name)
+        capsys.readouterr()
+        assert fleet("kubeconfig", "member1") == 0
+        assert capsys.readouterr().out.strip() == str(member.kubeconfig)
+
+    def test_what_does_not_exist_is_answered_with_what_does(
+        self, small: Fleet, small_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert small.folder == small_folder
+        assert main(["--dir", str(small_folder), "kill", "member9/etcd"]) == 1
+        assert "member1/etcd" in capsys.readouterr().err
+        assert main(["--dir", str(small_folder), "kubeconfig", "member9"]) == 1
+        assert "hub, member1" in capsys.readouterr().err
+        assert main(["--dir", str(tmp_path), "status"]) == 1
+        assert "up` makes one" in capsys.readouterr().err
 
 
 class TestControlPlane:
@@ -261,3 +321,9 @@ class TestTrainingOperator:
         wait_for("its three pods", lambda: len(member.get(pods)["items"]) == 3)
         member.kubectl("delete", "pytorchjob", "short")
         wait_for("no pods", lambda: not member.get(pods)["items"])
+
+    def test_a_member_can_lose_its_operator_and_get_it_back(self, member: Cluster, small: Fleet) -> None:
+        small.set_operator("member1", "none")
+        member.apply(job("waits"))  # no webhook in the way either
+        small.set_operator("member1", "real")
+        wait_for("its pods", lambda: len(member.get("/api/v1/namespaces/default/pods")["items"]) == 3)

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -204,10 +205,15 @@ class TestGraph:
         def fail() -> None:
             raise FleetError("etcd has ended")
 
-        tasks = {"a": Task(fail), "b": Task(lambda: done.append("b"), ("a",))}
+        cancelled = threading.Event()
+        tasks = {
+            "a": Task(fail),
+            "b": Task(lambda: done.append("b"), ("a",)),
+            "slow": Task(lambda: done.append(f"slow {cancelled.wait(10)}")),
+        }
         with pytest.raises(FleetError, match="etcd has ended"):
-            graph.run(tasks, lambda _: None)
-        assert done == []
+            graph.run(tasks, lambda _: None, cancelled.set)
+        assert done == ["slow True"]  # it was told to give up, and did
 
     def test_a_cycle_is_an_error_and_not_a_hang(self) -> None:
         with pytest.raises(ValueError, match="a, b"):
