@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import count
-from typing import Any, TypeVarTuple, Unpack
+from typing import Any, Literal, Protocol, TypeVarTuple, Unpack
 
 from extender.api_effects import PodNudges, StatusWrites
 from extender.commit import Committer
@@ -33,7 +33,7 @@ from extender.metrics import Metrics
 from extender.waiting import first_of
 from extender.wire import ExtenderBindingArgs
 from kube.api.clock import Clock
-from kube.api.events import EventRecorder, ObjectReference
+from kube.api.events import ObjectReference
 from kube.objects.capacity import CapacityStatus
 from kube.objects.pods import Pod
 
@@ -42,6 +42,14 @@ Args = TypeVarTuple("Args")
 
 INTERNAL_ERROR = "the extender failed on this pod, see its log"
 NOT_LEADING = "this extender does not lead"
+
+
+class Recorder(Protocol):
+    """`kube.api.events.EventRecorder`."""
+
+    def record(
+        self, regarding: ObjectReference, type_: Literal["Normal", "Warning"], reason: str, message: str
+    ) -> None: ...
 
 
 class EffectsRunner:
@@ -59,7 +67,7 @@ class EffectsRunner:
         committer: Committer,
         statuses: StatusWrites,
         nudges: PodNudges,
-        recorder: EventRecorder,
+        recorder: Recorder,
         metrics: Metrics,
         leadership_left: Callable[[], float],
         bind_hold: float,
@@ -145,7 +153,7 @@ class EffectsRunner:
         finally:
             if self._arrivals.get(call.uid) == arrived:  # not that of a newer call for the same pod
                 del self._arrivals[call.uid]
-            if self._calls.pop(call.id, None) is not None and not answer.done():
+            if self._calls.pop(call.id, None) is not None:  # nobody answered it
                 self._spawn(self._abandon(call.id))
 
     # --- feed and life ---

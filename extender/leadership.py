@@ -23,6 +23,8 @@ class Elector(Protocol):
 
     def fence(self) -> float: ...
 
+    async def wait_lost(self) -> None: ...
+
     async def run(self) -> None: ...
 
 
@@ -71,7 +73,9 @@ class Leadership:
         await self._until(lambda: self.left() > 0)
 
     async def wait_lost(self) -> None:
-        await self._until(lambda: self.left() <= 0)
+        """A term that lapsed and was renewed before anybody looked counts as lost too."""
+        if self.left() > 0:
+            await first_of(self._elector.wait_lost(), self._until(lambda: self.left() <= 0))
 
     async def _campaign(self, follower: Follower) -> None:
         while True:

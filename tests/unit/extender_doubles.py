@@ -61,7 +61,7 @@ async def settle(turns: int = 20) -> None:
 async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     """Waits in real time for a condition that real I/O brings about."""
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.005)
 
 
