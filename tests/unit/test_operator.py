@@ -590,9 +590,14 @@ def test_counts_carry_the_selector_in_the_newer_dialect_only() -> None:
     for dialect, selector in (
         (
             "training-operator",
-            "training.kubeflow.org/job-name=job,"
-            + "training.kubeflow.org/operator-name=pytorchjob-controller,"
-            + "training.kubeflow.org/replica-type=master",
+            ",".join(
+                f"training.kubeflow.org/{key}={value}"
+                for key, value in (
+                    ("job-name", "job"),
+                    ("operator-name", "pytorchjob-controller"),
+                    ("replica-type", "master"),
+                )
+            ),
         ),
         ("arena", None),
     ):
