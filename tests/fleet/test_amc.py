@@ -162,7 +162,7 @@ def test_what_is_not_there(amc: Amc, namespace: str):
 @pytest.mark.parametrize("fault", ["cut", "hang"])
 def test_a_member_that_cannot_be_reached_harms_only_itself(fleet: Fleet, amc: Amc, two_pods: str, fault: str):
     # The members' kubeconfigs lead over the dispatcher's links.
-    (fleet.cut if fault == "cut" else fleet.hang)("dispatcher", "member2")
+    (fleet.cut if fault == "cut" else fleet.hang)("hub/dispatcher", "member2")
     began = time.monotonic()
 
     done = amc("get", "pods", "-M", "-n", two_pods, "--request-timeout=2s")

@@ -111,6 +111,13 @@ def test_every_kind_lies_where_it_is_used_and_nothing_else_does():
     }
 
 
+@pytest.mark.parametrize("side", ["hub", "member"])
+def test_kustomize_takes_every_file(side: str):
+    listed = yaml.safe_load((FOLDER / side / "kustomization.yaml").read_text())["resources"]
+
+    assert listed == sorted(p.name for p in (FOLDER / side).glob("*.yaml") if p.name != "kustomization.yaml")
+
+
 @pytest.mark.parametrize("resource", [*HUB, *MEMBER], ids=by_kind)
 def test_names_version_and_scope_are_those_that_the_programs_ask_for(resource: Resource):
     spec = crd(resource)["spec"]
