@@ -183,7 +183,10 @@ class _Reader:
             return template_request(template)
         except (QuantityError, PodTemplateError) as error:
             self.problem(field, f"cannot make pods: {error}")
-            return {}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            # Only what the CRD's schema would have refused gets here: a part of the template of a wrong type.
+            self.problem(field, f"cannot make pods: a field has the wrong type ({error})")
+        return {}
 
     # Name
 
@@ -197,7 +200,8 @@ class _Reader:
             )
             return
         most = whole(at(self.document, ("spec", "elasticPolicy", "maxReplicas"))) or 0
-        suffix = max((f"-{role.name}-{max(role.replicas, most) - 1}" for role in roles), key=len, default="-worker-0")
+        last = {role.name: role.replicas if self.is_fixed(role.key) else max(role.replicas, most) for role in roles}
+        suffix = max((f"-{name}-{count - 1}" for name, count in last.items()), key=len, default="-worker-0")
         allowed = LABEL_LIMIT - len(suffix)
         if len(self.name) > allowed:
             self.problem(

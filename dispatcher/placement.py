@@ -108,6 +108,10 @@ def choose(
     `priority_classes`: the hub's; a member where one has another value is no candidate. Never raises for odd data."""
     lately = dict(excluded) if isinstance(excluded, Mapping) else dict.fromkeys(excluded, "")
     wanted = demands(job)
+    promised: dict[str, list[Promise]] = {}
+    for promise in promises:
+        if promise.job_id != job_id:
+            promised.setdefault(promise.cluster, []).append(promise)
     ranked: list[Candidate] = []
     refused: list[ClusterReason] = []
     short: dict[str, str] = {}
@@ -116,25 +120,17 @@ def choose(
             job, policy, member, lately=lately, priority_classes=priority_classes, settings=settings
         )
         if not reason:
-            others = [
-                demand
-                for promise in promises
-                if promise.cluster == member.name
-                and promise.job_id != job_id
-                and (promise.job_id, promise.epoch) not in member.includes
-                for demand in _promised(promise)
-            ]
             try:
-                pods, fit = _fit(job, wanted, member, others)
+                room = _room(job, wanted, member, promised.get(member.name, ()))
             except QuantityError as error:
                 reason = f"its capacity report is damaged ({error}): update the extender there"
             else:
-                if pods:
-                    score = _score(job, policy, member, pods)
-                    ranked.append(Candidate(cluster=member.name, whole=pods == job.pods, score=score))
+                if room.pods:
+                    score = _score(job, policy, member, room)
+                    ranked.append(Candidate(cluster=member.name, whole=room.pods == job.pods, score=score))
                     continue
-                short[member.name] = next(iter(fit.short), "")
-                reason = fit.text
+                short[member.name] = next(iter(room.fit.short), "")
+                reason = room.fit.text
         refused.append(ClusterReason(cluster=member.name, message=reason))
     return Choice(
         ranked=tuple(sorted(ranked, key=lambda candidate: (candidate.score, candidate.cluster))),
@@ -158,19 +154,33 @@ def _promised(promise: Promise) -> list[Demand]:
     ]
 
 
-def _fit(job: Job, wanted: list[Demand], member: Member, others: list[Demand]) -> tuple[int, LargestFit]:
+class _Room(msgspec.Struct, frozen=True):
+    pods: int
     """How many of the gang's pods would run there at once: all, at least the minimum, or 0."""
-    unknown = _unreported_keys(wanted, member)
-    fit = largest_fit(wanted, member.shapes, others, unknown_label_keys=unknown)
+    fit: LargestFit
+    unknown: int
+    """Demanded node labels that the report does not tell."""
+
+
+def _room(job: Job, wanted: list[Demand], member: Member, promised: Iterable[Promise]) -> _Room:
+    others = [
+        demand
+        for promise in promised
+        if (promise.job_id, promise.epoch) not in member.includes
+        for demand in _promised(promise)
+    ]
+    keys = _unreported_keys(wanted, member)
+    unknown = len(keys - {HOSTNAME})
+    fit = largest_fit(wanted, member.shapes, others, unknown_label_keys=keys)
     if fit.fits:
-        return job.pods, fit
+        return _Room(job.pods, fit, unknown)
     if fit.pods < job.gang_min or job.gang_min == job.pods:
-        return 0, fit
+        return _Room(0, fit, unknown)
     if all(placed >= role.min_replicas for placed, role in zip(fit.placed, job.roles, strict=True)):
-        return fit.pods, fit
+        return _Room(fit.pods, fit, unknown)
     least = [Demand(each.pod_class, role.min_replicas, each.name) for each, role in zip(wanted, job.roles, strict=True)]
-    minimum = largest_fit(least, member.shapes, others, unknown_label_keys=unknown)
-    return (job.gang_min if minimum.fits else 0), fit
+    minimum = largest_fit(least, member.shapes, others, unknown_label_keys=keys)
+    return _Room(job.gang_min if minimum.fits else 0, fit, unknown)
 
 
 def _unreported_keys(wanted: Iterable[Demand], member: Member) -> set[str]:
@@ -253,7 +263,7 @@ def _admits(affinity: ClusterAffinity, member: Member) -> bool:
     return affinity.labels is None or affinity.labels.matches(member.labels)
 
 
-def _score(job: Job, policy: Policy, member: Member, pods: int) -> tuple[float, ...]:
+def _score(job: Job, policy: Policy, member: Member, room: _Room) -> tuple[float, ...]:
     """Lower is better, compared from left to right: the policy's group order; more pods at once; labels the report
     does not tell; taints that only advise against it; devices that would lie idle beside the job; how loosely it fits
     (1 - the largest share it takes of any resource that is free there), so that big free rooms stay whole."""
@@ -265,11 +275,10 @@ def _score(job: Job, policy: Policy, member: Member, pods: int) -> tuple[float, 
         taint.effect == "PreferNoSchedule" and not tolerates(policy.tolerations, taint) for taint in member.taints
     )
     idle = any("/" in name and name not in total for name, units in free.items() if units > 0)
-    unknown = len(_unreported_keys(demands(job), member) - {HOSTNAME})
     return (
         _group(policy, member) or 0,
-        1 - pods / job.pods,
-        unknown,
+        1 - room.pods / job.pods,
+        room.unknown,
         advised_against,
         idle,
         1 - dominant_share(total, free),
