@@ -61,7 +61,7 @@ async def _listen(address: str, operator: Operator) -> None:
 
     app = web.Application()
     app.add_routes([web.get("/healthz", healthy), web.get("/readyz", ready)])
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     host, _, port = address.rpartition(":")
     await web.TCPSite(runner, host, int(port)).start()

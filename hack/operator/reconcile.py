@@ -84,7 +84,7 @@ def reconcile(
         job = parse_job(document, dialect)
     except JobInvalid as error:
         set_condition(status, FAILED, True, "FailedValidation", str(error), now)
-        return Plan(status=_changed(before, status), complaint=str(error))
+        return Plan(status=_changed(before, _complete(status)), complaint=str(error))
     if job.managed_by not in ("", OUR_MANAGER):
         return Plan(complaint=f"managed by {job.managed_by}")
     set_condition(status, CREATED, True, "Created", f"PyTorchJob {job.name} is created.", now)
@@ -114,10 +114,15 @@ def reconcile(
             set_condition(status, FAILED, True, "Failed", failure, now)
         else:
             plan = _run(job, status, own, there, gang, now, role_order)
+    plan.status = _changed(before, _complete(status))
+    return plan
+
+
+def _complete(status: Json) -> Json:
+    """Fields the legacy CRD requires."""
     status.setdefault("conditions", [])
     status.setdefault("replicaStatuses", {})
-    plan.status = _changed(before, status)
-    return plan
+    return status
 
 
 def _changed(before: Json, after: Json) -> Json | None:
