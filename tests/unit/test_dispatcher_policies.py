@@ -93,7 +93,8 @@ def test_a_policy_that_selects_nothing_at_all_is_a_problem() -> None:
 
 
 def test_odd_documents_end_in_problems() -> None:
-    for spec in (None, 1, [], {"placement": "x", "resourceSelectors": "y"}):
+    odd: list[Any] = [None, 1, [], {"placement": "x", "resourceSelectors": "y"}]
+    for spec in odd:
         assert told({"metadata": {"name": "p"}, "spec": spec})
 
 
