@@ -20,7 +20,7 @@ from dispatcher.kinds import PYTORCHJOB
 from dispatcher.live_reads import Subject, read_live
 from dispatcher.member_objects import Identity
 from dispatcher.members import Member
-from dispatcher.observations import MemberView, ReservationView, View
+from dispatcher.observations import MemberView, ReservationView
 from dispatcher.options import Options
 from dispatcher.steps import (
     AwaitAdmission,
@@ -95,15 +95,18 @@ class Actions:
         self._clock = clock
         self._options = options
 
-    async def perform(self, key: Key, step: Step, view: View, reading: Reading | None) -> Learnt:
-        """`view`: what the step was decided on. Raises ApiError."""
+    async def perform(
+        self, key: Key, step: Step, base: BindingSpec | None, reading: Reading | None, member: MemberView | None
+    ) -> Learnt:
+        """`base`: the binding's spec that the step was decided on. `member`: what is known of the attempt there.
+        Raises ApiError."""
         if isinstance(step, MemberStep):
-            return await self._in_member(key, step, view, reading)
+            return await self._in_member(key, step, reading, member)
         match step:
             case Wait() | AwaitAdmission():
                 return Learnt(pause=True)
             case Record():
-                return await self._record(key, step)
+                return await self._record(key, step, base)
             case CreateBinding():
                 return await self._create_binding(key, reading)
             case ReadBinding():
@@ -124,9 +127,9 @@ class Actions:
 
     # --- hub
 
-    async def _record(self, key: Key, step: Record) -> Learnt:
+    async def _record(self, key: Key, step: Record, base: BindingSpec | None) -> Learnt:
         known = self._store.get(key)
-        if known is None:
+        if known is None or known.spec != base:
             return Learnt(stale=True)
         wanted = msgspec.structs.replace(known, spec=step.spec)
         try:
@@ -225,14 +228,14 @@ class Actions:
 
     # --- members
 
-    async def _in_member(self, key: Key, step: MemberStep, view: View, reading: Reading | None) -> Learnt:
+    async def _in_member(self, key: Key, step: MemberStep, reading: Reading | None, known: MemberView | None) -> Learnt:
         member = self._fleet.get(step.cluster)
         if member is None or member.api is None:
             raise Unreachable(f"cluster {step.cluster} is not connected")
         api = member.api
         async with member.calls:
             try:
-                return await self._member_step(key, step, view, reading, member, api)
+                return await self._member_step(key, step, reading, member, api, known)
             except Conflict:
                 return Learnt(stale=True)
             except (CannotCarry, CannotDispatch) as refused:
@@ -245,10 +248,10 @@ class Actions:
                 return Learnt(refusal=_admission(refused))
 
     async def _member_step(
-        self, key: Key, step: MemberStep, view: View, reading: Reading | None, member: Member, api: Api
+        self, key: Key, step: MemberStep, reading: Reading | None, member: Member, api: Api, known: MemberView | None
     ) -> Learnt:
         timeout = self._options.member_call_seconds
-        base = view.member or member.view()
+        base = known or self._cached(key, member)
         match step:
             case ReadLive():
                 return Learnt(member=await self.look(key, member, api))
@@ -274,6 +277,13 @@ class Actions:
                 return await _delete(api, PYTORCH_JOBS, key[1], key[0], step, timeout=timeout)
             case DeletePodGroup():
                 return await _delete(api, POD_GROUPS, key[1], key[0], step, timeout=timeout)
+
+    def _cached(self, key: Key, member: Member) -> MemberView:
+        binding = self._store.get(key)
+        attempt = binding.spec.attempt if binding else None
+        if binding is None or attempt is None or attempt.cluster != member.name:
+            return member.view()
+        return member.caches.view(member.view(), binding.spec.job_id, attempt.epoch)
 
     async def look(self, key: Key, member: Member, api: Api) -> MemberView | None:
         """The attempt of this key's binding in its member, read live. Raises ApiError."""

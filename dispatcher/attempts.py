@@ -88,14 +88,17 @@ def next_step(spec: BindingSpec | None, view: View, now: datetime, limits: Limit
             return _finished(spec, spec.attempt, member, view, now)
 
 
-def reserving(spec: BindingSpec, cluster: str, cluster_uid: str, charge: Charge | None, now: datetime) -> Record:
-    """The record that starts an attempt. Only for a binding that `next_step` answered AwaitAdmission for [8]."""
+def reserving(
+    spec: BindingSpec, cluster: str, cluster_uid: str, charge: Charge | None, now: datetime, *, excluded: list[str]
+) -> Record:
+    """The record that starts an attempt. Only for a binding that `next_step` answered AwaitAdmission for [8].
+    `excluded`: members still not to be asked again."""
     if spec.attempt is not None or spec.deleting or spec.result is not None:
         raise ValueError(f"{spec.job.name} is not waiting for admission")
     attempt = Attempt(
         cluster=cluster, cluster_uid=cluster_uid, epoch=spec.last_epoch + 1, state="Reserving", started_at=_text(now)
     )
-    return _record("Reserving", spec, attempt=attempt, charge=charge, last_epoch=attempt.epoch)
+    return _record("Reserving", spec, attempt=attempt, charge=charge, last_epoch=attempt.epoch, excluded=list(excluded))
 
 
 def rejected(spec: BindingSpec, message: str) -> Record:

@@ -25,6 +25,9 @@ class Backoff(Generic[K]):
     def __len__(self) -> int:
         return len(self._pauses)
 
+    def __contains__(self, key: K) -> bool:
+        return key in self._pauses
+
     def failed(self, key: K, now: float) -> float:
         """One more failure. Returns the seconds to pause."""
         known = self._pauses.get(key)

@@ -46,14 +46,13 @@ async def take_over(api: Api, *, timeout: float) -> HubIdentity:
         data={HUB_ID_KEY: f"hub-{_random(12)}", INCARNATION_KEY: "0"},
     )
     while True:
-        found, _ = await create_or_read(
-            api, CONFIG_MAPS, ConfigMap, fresh, CONFIG_MAP, MUSTER_NAMESPACE, timeout=timeout
-        )
+        found, _ = await create_or_read(api, CONFIG_MAPS, fresh, timeout=timeout)
         hub_id, count = found.data.get(HUB_ID_KEY, ""), found.data.get(INCARNATION_KEY, "0")
         if not hub_id or not count.isdigit():
             raise ValueError(
                 f"ConfigMap {MUSTER_NAMESPACE}/{CONFIG_MAP} must hold {HUB_ID_KEY} and a whole number "
-                f"{INCARNATION_KEY}: restore it from a backup; the id is in annotation muster.dev/hub-id of every object in the members"
+                f"{INCARNATION_KEY}: restore it from a backup; the id is in annotation muster.dev/hub-id of every "
+                "object in the members"
             )
         raised = msgspec.structs.replace(found, data=found.data | {INCARNATION_KEY: str(int(count) + 1)})
         try:

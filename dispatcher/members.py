@@ -61,7 +61,8 @@ Connect = Callable[[str, bytes], Awaitable[AbstractAsyncContextManager[Api]]]
 class Member:
     """`run()` belongs in a TaskGroup. `configure` may be called at any time; a new kubeconfig reconnects.
 
-    on_change(job id): something of that job changed here. on_state(name): capacity, connection or readiness did.
+    on_change(job id): something of that job changed here. on_state(name): connection or readiness did. on_report(name):
+    its capacity report did.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Member:
         identity: HubIdentity,
         on_change: Callable[[str], None],
         on_state: Callable[[str], None],
+        on_report: Callable[[str], None],
     ) -> None:
         self.cluster = cluster
         self.caches = MemberCaches(identity.hub_id, on_change)
@@ -89,6 +91,7 @@ class Member:
         self._options = options
         self._identity = identity
         self._on_state = on_state
+        self._on_report = on_report
         self._kubeconfig: bytes | None = None
         self._changed = asyncio.Event()
         self._api: Api | None = None
@@ -299,13 +302,13 @@ class Member:
         if new is None or new.metadata.name != CAPACITY_NAME:
             if old is not None and old.metadata.name == CAPACITY_NAME:
                 self.capacity, self.health.has_report = CapacityStatus(), False
-                self._on_state(self.name)
+                self._on_report(self.name)
             return
         self.capacity = new.status
         self.health.has_report = True
         if old is not None:
             self.health.reported_at = self._clock.monotonic()
-        self._on_state(self.name)
+        self._on_report(self.name)
 
     def _on_lease(self, _: Change, old: Lease | None, new: Lease | None) -> None:
         """Only a renewal that was seen to happen counts: the first sight may be of an extender long dead."""
