@@ -12,20 +12,18 @@ that needs them and kept up to date from then on. A cluster without such rules p
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
 
-from kube.objects.node_predicates import NodeView, selects, tolerates_all
+from kube.objects.node_predicates import NodeView
 from kube.objects.pod_class import NO_LABELS, PodClass, Subject
-from kube.objects.pod_constraints import AffinityTerm, NodeConstraints, SpreadConstraint
+from kube.objects.pod_constraints import AffinityTerm
 from kube.objects.selectors import Labels
+from kube.objects.topology_counts import AffinityCount, SpreadCount, count, keep, latest, remember
 
 AFFINITY_UNMET = "node(s) didn't match pod affinity rules"
 ANTI_AFFINITY_UNMET = "node(s) didn't match pod anti-affinity rules"
 EXISTING_ANTI_AFFINITY_UNMET = "node(s) didn't satisfy existing pods anti-affinity rules"
 SPREAD_UNMET = "node(s) didn't match pod topology spread constraints"
 SPREAD_LABEL_MISSING = SPREAD_UNMET + " (missing required label)"
-
-_Key = TypeVar("_Key")
 
 
 class TopologyState:
@@ -48,9 +46,9 @@ class TopologyState:
         """anti-affinity term -> node -> placed pods that own it."""
         self._existing: dict[AffinityTerm, dict[str, int]] = {}
         """anti-affinity term -> domain -> placed pods that own it."""
-        self._groups: dict[tuple[AffinityTerm, ...], _Group] = {}
-        self._tallies: dict[AffinityTerm, _Group] = {}
-        self._spreads: dict[tuple[object, ...], _Spread] = {}
+        self._groups: dict[tuple[AffinityTerm, ...], AffinityCount] = {}
+        self._tallies: dict[AffinityTerm, AffinityCount] = {}
+        self._spreads: dict[tuple[object, ...], SpreadCount] = {}
         self._rivals: dict[Subject, tuple[AffinityTerm, ...]] = {}
 
     def concerns(self, pod_class: PodClass, labels: Labels | None = None) -> bool:
@@ -140,19 +138,13 @@ class TopologyState:
         # The first of a series with affinity to itself may start anywhere (interpodaffinity/filtering.go).
         return group.pods == 0 and group.selects(subject, self._namespace_labels(subject))
 
-    def _group(self, terms: tuple[AffinityTerm, ...]) -> "_Group":
-        group = self._groups.get(terms)
-        if group is None:
-            group = self._groups[terms] = self._counted(_Group(terms))
-        return group
+    def _group(self, terms: tuple[AffinityTerm, ...]) -> AffinityCount:
+        return latest(self._groups, terms) or keep(self._groups, terms, self._counted(AffinityCount(terms)))
 
-    def _tally(self, term: AffinityTerm) -> "_Group":
-        tally = self._tallies.get(term)
-        if tally is None:
-            tally = self._tallies[term] = self._counted(_Group((term,)))
-        return tally
+    def _tally(self, term: AffinityTerm) -> AffinityCount:
+        return latest(self._tallies, term) or keep(self._tallies, term, self._counted(AffinityCount((term,))))
 
-    def _counted(self, group: "_Group") -> "_Group":
+    def _counted(self, group: AffinityCount) -> AffinityCount:
         for subject, sits in self._sits.items():
             if group.selects(subject, self._namespace_labels(subject)):
                 for (name, _), pods in sits.items():
@@ -167,7 +159,7 @@ class TopologyState:
         if found is None:
             labels, namespace_labels = dict(subject[1]), self._namespace_labels(subject)
             found = tuple(term for term in self._owners if term.matches(subject[0], labels, namespace_labels))
-            self._rivals[subject] = found
+            remember(self._rivals, subject, found)
         return found
 
     def _by_domain(self, key: str, sits: Mapping[str, int]) -> dict[str, int]:
@@ -192,12 +184,12 @@ class TopologyState:
                 return SPREAD_UNMET
         return None
 
-    def _spread(self, pod_class: PodClass, index: int) -> "_Spread":
+    def _spread(self, pod_class: PodClass, index: int) -> "SpreadCount":
         keys = tuple(constraint.topology_key for constraint in pod_class.spread)
         key = (pod_class.spread[index], keys, pod_class.constraints, pod_class.namespace)
-        spread = self._spreads.get(key)
+        spread = latest(self._spreads, key)
         if spread is None:
-            spread = _Spread(pod_class.spread[index], keys, pod_class.constraints, pod_class.namespace)
+            spread = SpreadCount(pod_class.spread[index], keys, pod_class.constraints, pod_class.namespace)
             for node in self._nodes.values():
                 spread.admit(node)
             for subject, sits in self._sits.items():
@@ -205,7 +197,7 @@ class TopologyState:
                     for (name, terminating), pods in sits.items():
                         if not terminating:
                             spread.add(name, pods)
-            self._spreads[key] = spread
+            keep(self._spreads, key, spread)
         return spread
 
     # changes
@@ -214,9 +206,12 @@ class TopologyState:
         self, pod_class: PodClass, node: NodeView, labels: Labels | None, *, terminating: bool, step: int
     ) -> None:
         subject = _subject(pod_class, labels)
-        _count(self._sits[subject], (node.name, terminating), step)
-        if not self._sits[subject]:
-            del self._sits[subject]
+        sits = self._sits[subject]
+        try:
+            count(sits, (node.name, terminating), step)
+        finally:
+            if not sits:
+                del self._sits[subject]
         for term in pod_class.anti_affinity:
             self._own(term, node, step)
         if not (self._groups or self._tallies or self._spreads):
@@ -236,10 +231,10 @@ class TopologyState:
         if term not in self._owners:
             self._owners[term], self._existing[term] = {}, {}
             self._rivals.clear()
-        _count(self._owners[term], node.name, step)
+        count(self._owners[term], node.name, step)
         domain = self._labels(node.name).get(term.topology_key)
         if domain is not None:
-            _count(self._existing[term], domain, step)
+            count(self._existing[term], domain, step)
         if not self._owners[term]:
             del self._owners[term], self._existing[term]
             self._rivals.clear()
@@ -252,116 +247,5 @@ class TopologyState:
         return self._namespaces.get(subject[0], NO_LABELS)
 
 
-class _Group:
-    """Pods that match *all* of some affinity terms, per topology key and domain."""
-
-    __slots__ = ("counts_by_key", "pods", "selected", "terms")
-
-    def __init__(self, terms: tuple[AffinityTerm, ...]) -> None:
-        self.terms = terms
-        self.counts_by_key: dict[str, dict[str, int]] = {term.topology_key: {} for term in terms}
-        self.pods = 0
-        """Matching pods in any domain of any of the keys (kube-scheduler: the count map is empty)."""
-        self.selected: dict[Subject, bool] = {}
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Domain -> pods, of a single term."""
-        return self.counts_by_key[self.terms[0].topology_key]
-
-    def selects(self, subject: Subject, namespace_labels: Labels) -> bool:
-        known = self.selected.get(subject)
-        if known is None:
-            labels = dict(subject[1])
-            known = all(term.matches(subject[0], labels, namespace_labels) for term in self.terms)
-            self.selected[subject] = known
-        return known
-
-    def add(self, node_labels: Labels, pods: int) -> None:
-        for key, counts in self.counts_by_key.items():
-            domain = node_labels.get(key)
-            if domain is not None:
-                counts[domain] = counts.get(domain, 0) + pods
-                self.pods += pods
-
-
-class _Spread:
-    """Pods per domain of one spread constraint, and the smallest count, kept in step."""
-
-    __slots__ = ("_domain_of", "_domains", "_having", "_least", "constraint", "keys", "namespace", "owner", "selected")
-
-    def __init__(
-        self, constraint: SpreadConstraint, keys: tuple[str, ...], owner: NodeConstraints, namespace: str
-    ) -> None:
-        self.constraint = constraint
-        self.keys = keys
-        self.owner = owner
-        self.namespace = namespace
-        self.selected: dict[Subject, bool] = {}
-        self._domain_of: dict[str, str] = {}
-        """node -> domain, of nodes that count: all keys of the pod's constraints present, policies honoured."""
-        self._domains: dict[str, int] = {}
-        self._having: dict[int, int] = {}
-        """pods -> number of domains with so many."""
-        self._least = 0
-
-    def admit(self, node: NodeView) -> None:
-        """Before any `add`."""
-        if not all(key in node.labels for key in self.keys):
-            return
-        if self.constraint.honor_affinity and not selects(self.owner, node):
-            return
-        if self.constraint.honor_taints and not tolerates_all(self.owner, node):
-            return
-        domain = node.labels[self.constraint.topology_key]
-        self._domain_of[node.name] = domain
-        if domain not in self._domains:
-            self._domains[domain] = 0
-            self._having[0] = self._having.get(0, 0) + 1
-
-    def selects(self, subject: Subject) -> bool:
-        """An empty selector counts no placed pod (podtopologyspread countPodsMatchSelector)."""
-        known = self.selected.get(subject)
-        if known is None:
-            selector = self.constraint.selector
-            known = (
-                subject[0] == self.namespace
-                and not selector.everything
-                and selector.matches(dict(subject[1]))
-            )
-            self.selected[subject] = known
-        return known
-
-    def add(self, node: str, pods: int) -> None:
-        domain = self._domain_of.get(node)
-        if domain is None:
-            return
-        before = self._domains[domain]
-        self._domains[domain] = before + pods
-        _count(self._having, before, -1)
-        _count(self._having, before + pods, 1)
-        self._least = min(self._least, before + pods)
-        while self._least not in self._having:
-            self._least += 1
-
-    def pods_in(self, domain: str) -> int:
-        return self._domains.get(domain, 0)
-
-    def minimum(self) -> int:
-        """Fewest pods of any domain; 0 while there are fewer domains than minDomains."""
-        return 0 if len(self._domains) < self.constraint.min_domains else self._least
-
-
 def _subject(pod_class: PodClass, labels: Labels | None) -> Subject:
     return pod_class.subject if labels is None else (pod_class.namespace, tuple(sorted(labels.items())))
-
-
-def _count(counts: dict[_Key, int], key: _Key, step: int) -> None:
-    """`counts[key] += step`; no zero stays. Raises KeyError instead of going below zero."""
-    value = counts.get(key, 0) + step
-    if value > 0:
-        counts[key] = value
-    elif value == 0:
-        counts.pop(key, None)
-    else:
-        raise KeyError(f"nothing of {key!r} is placed")

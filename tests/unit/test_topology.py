@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kube.objects import topology_counts
 from kube.objects.node_predicates import NodeView, selects, tolerates_all
 from kube.objects.nodes import Taint
 from kube.objects.pod_class import PodClass, template_class, template_classes
@@ -212,6 +214,7 @@ def test_removing_what_was_never_placed_is_an_error() -> None:
     state = TopologyState([A1])
     with pytest.raises(KeyError):
         state.remove(pod({"app": "x"}), A1)
+    assert not state._sits
 
 
 def test_a_relabelled_node_changes_domain_and_a_lost_one_leaves() -> None:
@@ -251,6 +254,26 @@ def test_the_elastic_sample_stays_in_one_zone() -> None:
     state = TopologyState([A1, A2, B1])
     state.place(worker, A1)
     assert [state.allows(worker, each) for each in (A1, A2, B1)] == [True, True, False]
+
+
+def test_rules_of_jobs_long_gone_leave_nothing_behind() -> None:
+    state = TopologyState([A1, B1])
+    for job in range(500):
+        labels = {"app": f"job-{job}"}
+        member = pod(
+            labels,
+            near=[term(ZONE, app(f"job-{job}"))],
+            apart=[term(HOST, app(f"job-{job}"))],
+            spread=[spreading(HOST, name=f"job-{job}")],
+        )
+        assert state.allows(member, A1)
+        state.place(member, A1)
+        assert not state.allows(member, A1)
+        state.remove(member, A1)
+    assert not state._sits
+    assert not state._owners
+    assert not state._existing
+    assert max(len(state._groups), len(state._tallies), len(state._spreads)) <= topology_counts.MAX_COUNTS
 
 
 # --- against a retelling of the filters ---
@@ -366,21 +389,22 @@ def retold(cls: PodClass, at: NodeView, sitting: list[Sitting]) -> str | None:
     return None
 
 
-@given(st.lists(classes, min_size=1, max_size=4), st.data())
-def test_every_verdict_is_kube_schedulers_at_every_step(pool: list[PodClass], data: st.DataObject) -> None:
-    state = TopologyState(NODES, NAMESPACE_LABELS)
-    sitting: list[Sitting] = []
-    for _ in range(data.draw(st.integers(1, 8), label="steps")):
-        leave: bool = data.draw(st.booleans(), label="remove")
-        if sitting and leave:
-            cls, where, terminating = sitting.pop(data.draw(st.integers(0, len(sitting) - 1)))
-            state.remove(cls, where, terminating=terminating)
-        else:
-            sat = (data.draw(st.sampled_from(pool)), data.draw(st.sampled_from(NODES)), data.draw(st.booleans()))
-            state.place(sat[0], sat[1], terminating=sat[2])
-            sitting.append(sat)
-        for asking in pool:
-            for at in NODES:
-                assert state.reason(asking, at) == retold(asking, at, sitting)
-            if not state.concerns(asking):
-                assert all(retold(asking, at, sitting) is None for at in NODES)
+@given(st.lists(classes, min_size=1, max_size=4), st.sampled_from([1, 128]), st.data())
+def test_every_verdict_is_kube_schedulers_at_every_step(pool: list[PodClass], kept: int, data: st.DataObject) -> None:
+    with mock.patch.multiple(topology_counts, MAX_COUNTS=kept, MAX_VERDICTS=kept):
+        state = TopologyState(NODES, NAMESPACE_LABELS)
+        sitting: list[Sitting] = []
+        for _ in range(data.draw(st.integers(1, 8), label="steps")):
+            leave: bool = data.draw(st.booleans(), label="remove")
+            if sitting and leave:
+                cls, where, terminating = sitting.pop(data.draw(st.integers(0, len(sitting) - 1)))
+                state.remove(cls, where, terminating=terminating)
+            else:
+                sat = (data.draw(st.sampled_from(pool)), data.draw(st.sampled_from(NODES)), data.draw(st.booleans()))
+                state.place(sat[0], sat[1], terminating=sat[2])
+                sitting.append(sat)
+            for asking in pool:
+                for at in NODES:
+                    assert state.reason(asking, at) == retold(asking, at, sitting)
+                if not state.concerns(asking):
+                    assert all(retold(asking, at, sitting) is None for at in NODES)
