@@ -43,8 +43,18 @@ class Component:
     """Seconds to become ready; generous, for two busy cores."""
 
 
-_KEEP = 'while :; do "$@"; echo "--- exited with code $?, is started again"; sleep 0.5; done'
-"""A signal to the process group ends, stops or kills this loop together with the program in it."""
+_KEEP = """quick=0
+while [ $quick -lt 10 ]; do
+    began=$(date +%s)
+    "$@"
+    echo "--- exited with code $?"
+    if [ $(($(date +%s) - began)) -gt 3 ]; then quick=0; else quick=$((quick + 1)); fi
+    sleep 0.5
+done
+echo "--- ten times at once: given up"
+exit 1"""
+"""Starts a program again whenever it exits, unless it does nothing else. A signal to the process group ends, stops or
+kills this loop together with the program in it."""
 
 
 def command(component: Component) -> list[str]:

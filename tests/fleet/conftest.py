@@ -26,6 +26,7 @@ import pytest
 from hack.fleet.fleet import Cluster, Fleet, wait_for
 from hack.fleet.rest import RestError
 from hack.fleet.spec import FleetSpec, NodeShape, default_members
+from hack.fleet.state import FleetError
 
 DEFAULT_NODES = NodeShape(count=3, cpu="8", memory="32Gi", gpus=8)
 """Each member's nodes before every test."""
@@ -52,13 +53,24 @@ def fleet(whole_fleet: Fleet) -> Iterator[Fleet]:
     """The fleet, whole at the start of the test and made whole after it."""
     operators = {m.name: m for m in whole_fleet.spec.members}
     yield whole_fleet
-    try:
-        whole_fleet.check()
-    finally:
-        whole_fleet.restore()
+    with made_whole(whole_fleet):
         for name, was in operators.items():
             if whole_fleet.spec.member(name) != was:
                 whole_fleet.set_operator(name, was.operator, was.dialect, was.operator_options)
+
+
+@contextlib.contextmanager
+def made_whole(fleet: Fleet) -> Iterator[None]:
+    """Cleans up on a fleet that is whole again; afterwards the test fails if a process had crashed by itself."""
+    crash: FleetError | None = None
+    try:
+        fleet.check()
+    except FleetError as error:
+        crash = error
+    fleet.restore()
+    yield
+    if crash is not None:
+        raise crash
 
 
 @pytest.fixture
@@ -83,8 +95,8 @@ def namespace(fleet: Fleet) -> Iterator[str]:
     for cluster in fleet.clusters.values():
         create_namespace(cluster, name)
     yield name
-    fleet.restore()
-    remove_namespace(fleet, name)
+    with made_whole(fleet):
+        remove_namespace(fleet, name)
 
 
 @pytest.fixture
@@ -100,8 +112,9 @@ def member_nodes(fleet: Fleet) -> Iterator[SetNodes]:
         return {member: fleet.members[member].set_nodes(*found) for member, found in shapes.items()}
 
     yield set_nodes
-    for member in changed:
-        fleet.members[member].set_nodes(DEFAULT_NODES)
+    with made_whole(fleet):
+        for member in changed:
+            fleet.members[member].set_nodes(DEFAULT_NODES)
 
 
 def create_namespace(cluster: Cluster, name: str) -> None:

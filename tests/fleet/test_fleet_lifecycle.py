@@ -18,6 +18,8 @@ from hack.fleet.rest import Rest
 from hack.fleet.spec import FleetSpec, MemberSpec, NodeShape
 from hack.fleet.state import FleetError
 from hack.fleet.up import down
+from kube.api.api import NODES
+from tests.fleet.conftest import SetNodes
 
 SPEC = FleetSpec(
     members=(MemberSpec(name="member1", operator="real", nodes=(NodeShape(count=2),)),),
@@ -327,3 +329,26 @@ class TestTrainingOperator:
         member.apply(job("waits"))  # no webhook in the way either
         small.set_operator("member1", "real")
         wait_for("its pods", lambda: len(member.get("/api/v1/namespaces/default/pods")["items"]) == 3)
+
+
+class TestFixtures:
+    """The whole fleet as other tests get it."""
+
+    def test_a_namespace_is_ready_for_pods_in_every_cluster(self, fleet: Fleet, namespace: str) -> None:
+        for cluster in fleet.clusters.values():
+            with contextlib.closing(cluster.rest()) as rest:
+                rest.post(f"/api/v1/namespaces/{namespace}/pods", pod("p"))
+
+    def test_members_have_exactly_the_nodes_a_test_asks_for(
+        self, fleet: Fleet, member1: Cluster, member2: Cluster, member_nodes: SetNodes
+    ) -> None:
+        before = member2.node_names()
+        made = member_nodes(member1=[NodeShape(count=1, prefix="big", cpu="64"), NodeShape(count=2, cpu="1")])
+        assert made == {"member1": ["big-0", "member1-0", "member1-1"]}
+        assert member1.node_names() == ["big-0", "member1-0", "member1-1"]
+        assert member2.node_names() == before
+        fleet.check()
+
+    async def test_the_products_own_client_works_for_each_identity(self, member1: Cluster) -> None:
+        async with member1.api(pki.EXTENDER) as api:
+            assert b'"NodeList"' in await api.list(NODES)

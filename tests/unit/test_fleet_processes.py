@@ -148,6 +148,13 @@ class TestSupervisor:
         assert not boss.is_running("a")
         assert [s.state for s in boss.status()] == ["killed"]
 
+    def test_a_kept_program_that_only_exits_is_given_up_and_is_a_crash(self, tmp_path: Path) -> None:
+        boss = supervisor(
+            tmp_path, Component("a", ["/bin/sh", "-c", "echo bad config; exit 1"], lambda: "refused", kept=True)
+        )
+        with pytest.raises(FleetError, match=r"(?s)a has ended while starting.*bad config"):
+            boss.start_and_wait("a")
+
     def test_a_changed_command_line_replaces_the_process(self, tmp_path: Path) -> None:
         boss = supervisor(tmp_path, Component("a", SLEEP, probes.running))
         try:
