@@ -7,7 +7,6 @@ newer version comes.
 import asyncio
 import logging
 from collections import defaultdict
-from contextlib import suppress
 from random import Random
 
 import msgspec
@@ -151,17 +150,18 @@ class Operator:
         return max(cached, written, key=lambda document: int(document.metadata.resource_version or 0))
 
     async def _woken(self, job: _Job, after: float | None) -> None:
-        if after is None:
-            await job.wake.wait()
-            return
-        timer = asyncio.ensure_future(self._clock.sleep(after))
-        timer.add_done_callback(lambda _: job.wake.set())
+        """Until something of the job changes, or `after` seconds."""
+        alarm = None if after is None else asyncio.create_task(self._ring(job, after))
         try:
             await job.wake.wait()
         finally:
-            timer.cancel()
-            with suppress(asyncio.CancelledError):
-                await timer
+            if alarm is not None:
+                alarm.cancel()
+                await asyncio.wait([alarm])
+
+    async def _ring(self, job: _Job, after: float) -> None:
+        await self._clock.sleep(after)
+        job.wake.set()
 
     async def _pass(self, job: _Job, document: JobObject) -> float | None:
         uid = document.metadata.uid
