@@ -243,7 +243,9 @@ class EffectsRunner:
     async def _post(self, binding: Binding) -> None:
         outcome, reason = await self._committer.post(binding)
         if outcome not in (Outcome.BOUND, Outcome.ALREADY_THERE):
-            log.warning(
+            log.log(
+                # A gang that misses its fence misses it whole: a line for each would drown the log.
+                logging.DEBUG if outcome is Outcome.NOT_SENT else logging.WARNING,
                 line(
                     "binding not made",
                     namespace=binding.namespace,
@@ -251,7 +253,7 @@ class EffectsRunner:
                     node=binding.node,
                     outcome=outcome.value,
                     reason=reason,
-                )
+                ),
             )
         self.tell(self.core.posted, binding.uid, binding.node, outcome, reason)
 

@@ -5,7 +5,7 @@ extender's own, so that two extenders set up for one scheduler by mistake do not
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from extender.logs import line
@@ -106,14 +106,28 @@ class Caches(Protocol):
 
 
 async def follow(
-    leadership: Leadership, caches: Caches, decider: Decider, on_leading: Callable[[bool], None] | None = None
+    leadership: Leadership,
+    caches: Caches,
+    decider: Decider,
+    *,
+    quiet: Callable[[], Awaitable[None]],
+    on_leading: Callable[[bool], None] | None = None,
 ) -> None:
-    """Lets the core decide exactly while this process leads with complete caches. For ever."""
+    """Lets the core decide exactly while this process leads with complete caches. For ever.
+
+    quiet: waits as long as Bindings of a predecessor that was killed, or whose scheduler let go of its lease, may
+    still be under way; what they take is seen by the watches before the first decision.
+    """
+
+    async def prepare() -> None:
+        await quiet()
+        await caches.wait_synced()
+
     while True:
         await leadership.wait_leading()
         # What was read before this leadership may be old: a watch that hung, a process that was stopped.
         caches.list_again()
-        await first_of(caches.wait_synced(), leadership.wait_lost())
+        await first_of(prepare(), leadership.wait_lost())
         if leadership.left() <= 0:
             continue
         log.info("leading: caches are complete, deciding")

@@ -148,7 +148,9 @@ class Extender:
             "arrivals": self._arrivals.run(),
             "watches": self.feed.run(),
             "leadership": self.leadership.run(),
-            "life": follow(self.leadership, self.feed, self.runner, self._on_leading),
+            "life": follow(
+                self.leadership, self.feed, self.runner, quiet=self._quiet, on_leading=self._on_leading
+            ),
             "hub lease": self._hub_lease.run(),
             "reporter": self._report_changes(),
             "events": self._recorder.run(),
@@ -162,6 +164,9 @@ class Extender:
             await self.runner.changed.wait()
             self.runner.changed.clear()
             await self._reporter.publish()
+
+    async def _quiet(self) -> None:
+        await self._clock.sleep(self.options.bind_post_timeout)
 
     def _tell(self, method: Callable[..., list[Effect]], *args: Any) -> None:
         self.runner.tell(method, *args)  # type: ignore[arg-type]

@@ -87,10 +87,14 @@ class Case:
         self.scheduler = SchedulerLease(self.clock, holder) if holder is not None else None
         self.leadership = Leadership(self.clock, self.own, self.scheduler, US)
         self.life = Life()
+        self.quiet_seconds = 0.0
         self.tasks = [
             asyncio.ensure_future(self.leadership.run()),
-            asyncio.ensure_future(follow(self.leadership, self.life, self.life)),
+            asyncio.ensure_future(follow(self.leadership, self.life, self.life, quiet=self.quiet)),
         ]
+
+    async def quiet(self):
+        await self.clock.sleep(self.quiet_seconds)
 
     async def stop(self):
         for task in self.tasks:
@@ -188,6 +192,16 @@ async def test_nothing_is_decided_before_caches_are_complete(start):
     assert case.life.diary == ["list again"]
     case.life.complete.set()
     await case.clock.advance(0.0)
+    assert case.life.diary == ["list again", "deciding"]
+
+
+async def test_what_a_predecessor_has_under_way_is_waited_for(start):
+    """A Binding POSTed right before the predecessor was killed may take its whole timeout (2 s) to show."""
+    case = start(None)
+    case.quiet_seconds = 2.0
+    await case.clock.advance(1.9)
+    assert case.life.diary == ["list again"]
+    await case.clock.advance(0.2)
     assert case.life.diary == ["list again", "deciding"]
 
 
