@@ -3,7 +3,7 @@
 import asyncio
 from itertools import pairwise
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -28,7 +28,7 @@ class Story:
     """A reflector on a scripted server, what its handlers heard, and what it reported."""
 
     def __init__(self, lists, watches, **options):
-        self.api: Any = ScriptedApi(lists, watches)
+        self.api = cast("Any", ScriptedApi(lists, watches))
         self.heard: list[str] = []
         self.troubles: list[type] = []
         self.undecodable: list[tuple[Any, str]] = []
@@ -440,7 +440,7 @@ class History:
                         yield text
                         if self.server.rng.random() < 0.2:
                             yield text  # delivered twice
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.25)
 
 
 STEPS = st.tuples(
