@@ -52,15 +52,16 @@ class Board:
                 by_looks.setdefault(room.alike(), []).append(room)
             known = self._groups[key] = (rooms, list(by_looks.values()))
         free = self._free
-        groups = []
+        groups: list[list[Room]] = []
         for group in known[1]:
             changed = [room for room in group if room.name in free]
             if changed:
                 groups.extend([room] for room in changed)
-                group = [room for room in group if room.name not in free]
-                if not group:
-                    continue
-            groups.append(group)
+                unchanged = [room for room in group if room.name not in free]
+                if unchanged:
+                    groups.append(unchanged)
+            else:
+                groups.append(group)
         return groups
 
     def nodes(self) -> Iterator[NodeView]:

@@ -21,6 +21,10 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     unknown_binding_hold: float = 60.0
     """A Binding whose outcome is unknown keeps its room this long unless the watch settles it (the API server's
     request timeout)."""
+    answered_hold: float = 10.0
+    """Room a pod was given by breaking a promise is kept this long for its bind call."""
+    takeover_grace: float = 1.0
+    """After taking over, the first POSTs wait this long: Bindings of a predecessor may still be on their way."""
     heal_limit: float = 120.0
     """A gang whose commit stopped half-way is finished within this time or evicted whole."""
     below_minimum_limit: float = 600.0

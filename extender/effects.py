@@ -143,12 +143,5 @@ class RecordEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Effect = (
-    PostBindings
-    | AnswerBind
-    | Recheck
-    | SetReservationStatus
-    | SetPodGroupStatus
-    | WakePods
-    | EvictPods
-    | RecordEvent
+    PostBindings | AnswerBind | Recheck | SetReservationStatus | SetPodGroupStatus | WakePods | EvictPods | RecordEvent
 )

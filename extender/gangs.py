@@ -5,12 +5,12 @@ hub's job: every epoch is a gang of its own). Facts (members, slots, calls) are 
 the state says which rule is at work and is what metrics and operators see.
 """
 
-from collections.abc import Iterator
 from enum import StrEnum
 
 import msgspec
 
 from extender.effects import BindCall, PodRef
+from extender.shortfall import Shortfall
 from kube.objects.pod_class import PodClass
 
 
@@ -57,7 +57,7 @@ class Happening(StrEnum):
     QUORUM = "quorum"
     """Every minimum is bound or waiting."""
     STOPPED = "stopped"
-    """A commit ended with nothing bound."""
+    """A commit ended, or was called off, with nothing bound."""
     HALF = "half"
     """Some members are bound, fewer than the minimum, and no commit is under way."""
     WHOLE = "whole"
@@ -76,6 +76,7 @@ TRANSITIONS: dict[tuple[State, Happening], State] = {
     (_S.INCOMPLETE, _H.STANDINS): _S.ASSEMBLING,
     (_S.BLOCKED, _H.STANDINS): _S.ASSEMBLING,
     (_S.PLANNED, _H.STANDINS): _S.ASSEMBLING,
+    (_S.WAITING, _H.STANDINS): _S.ASSEMBLING,
     (_S.INCOMPLETE, _H.PLAN): _S.PLANNED,
     (_S.ASSEMBLING, _H.PLAN): _S.PLANNED,
     (_S.BLOCKED, _H.PLAN): _S.PLANNED,
@@ -95,7 +96,7 @@ TRANSITIONS: dict[tuple[State, Happening], State] = {
     (_S.WAITING, _H.QUORUM): _S.COMMITTING,
     (_S.ASSEMBLING, _H.QUORUM): _S.COMMITTING,
     (_S.COMMITTING, _H.STOPPED): _S.PLANNED,
-    (_S.COMMITTING, _H.NO_ROOM): _S.BLOCKED,
+    (_S.COMMITTING, _H.HELD): _S.WAITING,
     # Whole, half, and what the API shows after a restart.
     **{(state, _H.WHOLE): _S.LANDED for state in State if state not in (_S.EVICTING, _S.LANDED)},
     (_S.COMMITTING, _H.HALF): _S.HEALING,
@@ -133,15 +134,28 @@ class Role(msgspec.Struct):
 
     name: str
     pod_class: PodClass
-    count: int
-    """Members wanted; for a user's gang the number seen."""
+    count: int = 0
+    """Members wanted by a reservation; 0 for a user's gang, whose pods say."""
     min_count: int = 0
     compared: bool = False
-    """`pod_class` is that of a real pod, not of a template or a stand-in."""
+    """`pod_class` is that of a real pod, not of a template."""
+
+
+class Standing(StrEnum):
+    """How a member counts."""
+
+    OUT = "out"
+    """Gated, on its way out, or gone: counts for nothing."""
+    MISSING = "missing"
+    """Needs a place and a bind call."""
+    WAITING = "waiting"
+    """Its bind call is held, or its Binding is being posted."""
+    SERVED = "served"
+    """Bound, or has run to its end."""
 
 
 class Member(msgspec.Struct):
-    """One pod of a gang, by UID."""
+    """One pod of a gang, by UID. After a change of any field: `Gang.retally`."""
 
     ref: PodRef
     role: str
@@ -151,27 +165,33 @@ class Member(msgspec.Struct):
     finished: bool = False
     succeeded: bool = False
     terminating: bool = False
-    confirmed: bool = False
-    """Seen by the watch, not only in a request."""
     gated: bool = False
     slot: int = 0
     """Id of its slot, 0 for none."""
+    charged: bool = False
+    """The ledger holds a charge of it: bound, or its Binding on its way."""
     call: BindCall | None = None
     """The held bind call."""
     posting: bool = False
-    """A Binding of it is in flight."""
+    """A Binding of it is in flight or about to be sent again."""
     posts: int = 0
     """Failed POSTs of the present commit: paces the retries."""
+    asked: bool = False
+    """kube-scheduler asked about it since the present plan was made."""
+    counted: tuple[Standing, str, bool, bool, bool, bool] | None = None
+    """What `Gang.retally` counted it as."""
 
     @property
-    def served(self) -> bool:
-        """Counts for the minimum: runs, or has run to its end."""
-        return self.finished or (self.node != "" and not self.terminating)
-
-    @property
-    def missing(self) -> bool:
-        """Needs a place: not bound, not finished, not on its way out."""
-        return not (self.finished or self.node or self.terminating)
+    def standing(self) -> Standing:
+        if self.finished:
+            return Standing.SERVED
+        if self.terminating:
+            return Standing.OUT
+        if self.node:
+            return Standing.SERVED
+        if self.gated:
+            return Standing.OUT
+        return Standing.WAITING if self.call is not None or self.posting else Standing.MISSING
 
 
 class Gang(msgspec.Struct):
@@ -179,40 +199,77 @@ class Gang(msgspec.Struct):
     namespace: str
     name: str
     hub: HubIdentity | None = None
+    needs_group: bool = False
+    """By label scheduling.x-k8s.io/pod-group: nothing happens without the PodGroup object."""
     state: State = State.ABSENT
     state_since: float = 0.0
     born: float = 0.0
-    """First sight in this process: age among equals."""
+    """First sight in this process."""
     created: str = ""
-    """creationTimestamp of the PodGroup, reservation or first pod: age that survives a restart."""
+    """creationTimestamp of the reservation or of the first pod: age that survives a restart."""
     min_member: int = 0
     priority: int = 0
+    prefer_topology_key: str = ""
+    schedule_timeout: float = 0.0
+    label_keys: frozenset[str] = frozenset()
+    """Pod labels that rules of members look at: kept in the classes of all members."""
+
     roles: dict[str, Role] = {}
+    role_of_class: dict[PodClass, str] = {}
+    """For a user's gang."""
+    standin_role: str = ""
+    """For a user's gang: members not seen yet are taken to look like this role."""
     members: dict[str, Member] = {}
     slots: dict[int, None] = {}
     """Ids in the ledger, in the order they were made."""
-    hold_from: float | None = None
-    """When the present hold began (first call or plan): scheduleTimeoutSeconds counts from here."""
-    schedule_timeout: float = 0.0
-    assembled_uids: int = 0
-    """Number of member UIDs ever seen when assembling last failed; a larger number allows another try."""
+    free: dict[str, dict[int, None]] = {}
+    """Role -> ids of slots that nobody has yet."""
+    held: dict[str, None] = {}
+    """UIDs whose bind call is held."""
+    refused: dict[str, None] = {}
+    """UIDs that kube-scheduler was refused for, or whose bind failed: to be woken once there is room."""
+
+    tallies: dict[Standing, dict[str, int]] = {}
+    """Standing -> role -> members."""
+    uncovered: dict[str, int] = {}
+    """Role -> members that need a place and have neither slot nor charge."""
+    running: int = 0
+    """Members bound, neither finished nor on their way out."""
+    present: int = 0
+    """Members bound and not finished: what an eviction has to end."""
+    posting: int = 0
+    """Members whose Binding is in flight."""
+
+    asked: bool = False
+    """kube-scheduler has asked about a member: only then a user's gang holds room."""
+    stale: bool = True
+    """What it needs and what it has must be compared member by member."""
+    label_minimum: int = 0
+    """Largest pod-group.scheduling.sigs.k8s.io/min-available of the members."""
+    standins_until: float | None = None
+    """Room for members not seen yet may be held until then."""
     uids_seen: int = 0
-    refusal: str = ""
-    """Why it was not planned, constant while nothing changes."""
+    assembled_uids: int = -1
+    """`uids_seen` when assembling last failed; a new member allows another try."""
+    rechecking: bool = False
+    token: int = 0
+    """Of the last commit begun; a recheck that answers another token is late."""
     detail: str = ""
-    """The same in numbers, for conditions and events."""
-    tried_at: tuple[int, int] = (-1, -1)
-    """(ledger gains, own revision) of the last plan that failed."""
+    """Why it has no room, in numbers, for conditions and events."""
+    tried_at: int = -1
+    """Ledger gains when its last plan failed."""
+    tried_revision: int = -1
+    tried_time: float = 0.0
+    shortfall: Shortfall | None = None
+    """Of the last plan."""
     revision: int = 0
     """Raised when members or requirements change."""
-    token: int = 0
-    """Of the commit under way; a recheck that answers another token is late."""
-    ever_bound: dict[str, bool] = {}
-    """UID -> seen at its end, of members that were ever bound (PROTOCOL rule 9)."""
+    ends: dict[str, bool] = {}
+    """Of members that were ever bound: UID -> its end was seen; False: it runs, or vanished (PROTOCOL rule 9)."""
     ended_ok: bool = False
-    """A member whose success is the job's success has succeeded."""
+    """The member whose success is the job's success has succeeded."""
     avoid: dict[tuple[str, str], float] = {}
-    """(role, node) -> until: kube-scheduler did not offer it, for reasons the planner does not model."""
+    """(role, node) -> until: kube-scheduler does not offer it, for reasons the planner does not model."""
     strikes: dict[str, int] = {}
     """Node -> times a slot there was not offered."""
 
@@ -225,35 +282,102 @@ class Gang(msgspec.Struct):
         self.state_since = now
         return True
 
-    @property
-    def hub_owned(self) -> bool:
-        return self.hub is not None
+    def start_over(self) -> None:
+        """The process does not decide any more: forget how far things had come, keep the facts."""
+        self.state = State.ABSENT
+        self.asked = False
+        self.stale = True
+        self.standins_until = None
+        self.assembled_uids = -1
+        self.rechecking = False
+        self.token += 1
+        self.tried_at = -1
+        self.shortfall = None
+        self.refused.clear()
+        self.avoid.clear()
+        self.strikes.clear()
 
-    def of_role(self, role: str) -> Iterator[Member]:
-        return (member for member in self.members.values() if member.role == role)
+    # --- counting ------------------------------------------------------------------------------------------------
 
-    def counts(self, *, with_waiting: bool) -> tuple[int, dict[str, int]]:
-        """Members served, in all and per role; `with_waiting` adds those whose call is held or being posted."""
-        total = 0
-        per_role: dict[str, int] = {}
-        for member in self.members.values():
-            if member.served or (with_waiting and member.missing and (member.call is not None or member.posting)):
-                total += 1
-                per_role[member.role] = per_role.get(member.role, 0) + 1
-        return total, per_role
+    def retally(self, member: Member) -> None:
+        """Bring the counts in line with a member that has changed. O(1)."""
+        self._discount(member)
+        standing = member.standing
+        needs = standing in (Standing.MISSING, Standing.WAITING)
+        counted = (
+            standing,
+            member.role,
+            needs and not member.slot and not member.charged,
+            member.node != "" and not member.finished and not member.terminating,
+            member.node != "" and not member.finished,
+            member.posting,
+        )
+        member.counted = counted
+        self._count(counted, 1)
+        if member.call is not None:
+            self.held[member.ref.uid] = None
+        else:
+            self.held.pop(member.ref.uid, None)
+
+    def drop(self, member: Member) -> None:
+        """The pod is gone."""
+        self._discount(member)
+        uid = member.ref.uid
+        self.members.pop(uid, None)
+        self.held.pop(uid, None)
+        self.refused.pop(uid, None)
+
+    def of_standing(self, standing: Standing, role: str | None = None) -> int:
+        per_role = self.tallies.get(standing)
+        if not per_role:
+            return 0
+        return sum(per_role.values()) if role is None else per_role.get(role, 0)
+
+    def seen(self, role: str | None = None) -> int:
+        """Members that count towards completeness."""
+        return (
+            self.of_standing(Standing.SERVED, role)
+            + self.of_standing(Standing.WAITING, role)
+            + self.of_standing(Standing.MISSING, role)
+        )
 
     def minimum_met(self, *, with_waiting: bool = False) -> bool:
         """Every role's minimum and minMember are served (or waiting)."""
-        total, per_role = self.counts(with_waiting=with_waiting)
+        total = self.of_standing(Standing.SERVED)
+        if with_waiting:
+            total += self.of_standing(Standing.WAITING)
         if total < max(1, self.min_member):
             return False
-        return all(per_role.get(role.name, 0) >= role.min_count for role in self.roles.values())
+        for role in self.roles.values():
+            if role.min_count:
+                count = self.of_standing(Standing.SERVED, role.name)
+                if with_waiting:
+                    count += self.of_standing(Standing.WAITING, role.name)
+                if count < role.min_count:
+                    return False
+        return True
 
     @property
-    def any_bound(self) -> bool:
-        return any(member.node and not member.finished for member in self.members.values())
+    def complete(self) -> bool:
+        """All members that are needed exist."""
+        return self.seen() >= max(1, self.min_member)
 
     @property
-    def seen(self) -> int:
-        """Members that count towards completeness."""
-        return sum(1 for member in self.members.values() if member.served or member.missing)
+    def busy(self) -> bool:
+        """A commit is under way."""
+        return self.rechecking or self.posting > 0
+
+    def _discount(self, member: Member) -> None:
+        if member.counted is not None:
+            self._count(member.counted, -1)
+            member.counted = None
+
+    def _count(self, counted: tuple[Standing, str, bool, bool, bool, bool], step: int) -> None:
+        standing, role, uncovered, running, present, posting = counted
+        per_role = self.tallies.setdefault(standing, {})
+        per_role[role] = per_role.get(role, 0) + step
+        if uncovered:
+            self.uncovered[role] = self.uncovered.get(role, 0) + step
+        self.running += step * running
+        self.present += step * present
+        self.posting += step * posting

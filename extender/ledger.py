@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from kube.objects.node_predicates import NodeView, ports_conflict
+from kube.objects.node_predicates import NodeView, constraint_violation, ports_conflict
 from kube.objects.pod_class import PodClass
 from kube.objects.pod_constraints import HostPort
 from kube.objects.resources import Resources, add_into, fits
@@ -31,6 +31,7 @@ class Holder(StrEnum):
 
 
 _STRENGTH = {holder: rank for rank, holder in enumerate(Holder)}
+_UNCONFIRMED = frozenset({Holder.ANSWERED, Holder.POSTING})
 
 
 class Charge(msgspec.Struct):
@@ -41,7 +42,6 @@ class Charge(msgspec.Struct):
     """With "pods": 1; that of the class unless the pod was resized. Not to be changed in place."""
     labels: Mapping[str, str]
     """All of the pod's: rules of other pods look at them."""
-    namespace: str
     holder: Holder
     gang: str = ""
     terminating: bool = False
@@ -146,6 +146,8 @@ class Ledger:
         self.charges: dict[str, Charge] = {}
         self.slots: dict[int, Slot] = {}
         self.nominations: dict[str, Nomination] = {}
+        self.kept_nodes: dict[str, int] = {}
+        """Node -> slots and unconfirmed charges on it: room that kube-scheduler may not know to be taken."""
         self.topology = TopologyState()
         self.revision = 0
         """Raised by every change."""
@@ -197,8 +199,7 @@ class Ledger:
         if present is not None:
             if present.node == charge.node:
                 if _STRENGTH[charge.holder] > _STRENGTH[present.holder]:
-                    present.holder = charge.holder
-                    self.revision += 1
+                    self.strengthen(charge.uid, charge.holder)
                 if charge.gang:
                     present.gang = charge.gang
                 if charge.request != present.request:
@@ -217,6 +218,18 @@ class Ledger:
         room.charges[charge.uid] = charge
         self.topology.place(charge.pod_class, _view(room), charge.labels, terminating=charge.terminating)
         room.use(charge.request)
+        if charge.holder in _UNCONFIRMED:
+            self._keep(room.name, 1)
+        self.revision += 1
+
+    def strengthen(self, uid: str, holder: Holder) -> None:
+        """The pod has come further; never back."""
+        charge = self.charges.get(uid)
+        if charge is None or _STRENGTH[holder] <= _STRENGTH[charge.holder]:
+            return
+        if charge.holder in _UNCONFIRMED and holder not in _UNCONFIRMED:
+            self._keep(charge.node, -1)
+        charge.holder = holder
         self.revision += 1
 
     def release(self, uid: str) -> None:
@@ -225,6 +238,8 @@ class Ledger:
             return
         room = self.rooms[charge.node]
         del room.charges[uid]
+        if charge.holder in _UNCONFIRMED:
+            self._keep(room.name, -1)
         self.topology.remove(charge.pod_class, _view(room), charge.labels, terminating=charge.terminating)
         room.use(charge.request, -1)
         self._gained(room.name)
@@ -239,9 +254,7 @@ class Ledger:
 
     # --- slots ---------------------------------------------------------------------------------------------------
 
-    def promise(  # noqa: PLR0917
-        self, gang: str, role: str, pod_class: PodClass, node: str, priority: int, uid: str = ""
-    ) -> Slot:
+    def promise(self, gang: str, role: str, pod_class: PodClass, node: str, priority: int, uid: str = "") -> Slot:
         self._next_slot += 1
         slot = Slot(self._next_slot, gang, role, node, pod_class, priority, uid)
         room = self._room(node)
@@ -249,6 +262,7 @@ class Ledger:
         room.slots[slot.id] = slot
         self.topology.place(pod_class, _view(room))
         room.promise(pod_class.charge)
+        self._keep(node, 1)
         self.revision += 1
         return slot
 
@@ -258,10 +272,40 @@ class Ledger:
             return
         room = self.rooms[slot.node]
         del room.slots[slot_id]
+        self._keep(room.name, -1)
         self.topology.remove(slot.pod_class, _view(room))
         room.promise(slot.pod_class.charge, -1)
         self._gained(room.name)
         self._forget_if_empty(room)
+
+    def reshape(self, slot: Slot, pod_class: PodClass) -> bool:
+        """Let the slot serve a pod of another class on the same node, if that fits there; whether it does."""
+        room = self.rooms[slot.node]
+        view = room.node
+        if view is None or constraint_violation(pod_class.constraints, view) is not None:
+            return False
+        room.promise(slot.pod_class.charge, -1)
+        self.topology.remove(slot.pod_class, view)
+        del room.slots[slot.id]
+        fitting = self.allowed_beside(pod_class, slot.node)
+        if fitting:
+            slot.pod_class = pod_class
+        room.slots[slot.id] = slot
+        self.topology.place(slot.pod_class, view)
+        room.promise(slot.pod_class.charge)
+        if fitting:
+            self._gained(room.name)
+        return fitting
+
+    def convert(self, slot_id: int, charge: Charge) -> None:
+        """A slot becomes the charge of the member that had it: nothing is freed in between."""
+        slot = self.slots.pop(slot_id)
+        room = self.rooms[slot.node]
+        del room.slots[slot_id]
+        self._keep(room.name, -1)
+        room.promise(slot.pod_class.charge, -1)
+        self.topology.remove(slot.pod_class, _view(room))
+        self.charge(charge)
 
     def move(self, slot: Slot, node: str) -> None:
         """The caller has checked that it fits there."""
@@ -271,6 +315,8 @@ class Ledger:
         del left.slots[slot.id]
         self.topology.remove(slot.pod_class, _view(left))
         left.promise(slot.pod_class.charge, -1)
+        self._keep(left.name, -1)
+        self._keep(node, 1)
         slot.node = node
         entered = self._room(node)
         entered.slots[slot.id] = slot
@@ -321,6 +367,13 @@ class Ledger:
         if room is None:
             room = self.rooms[name] = Room(name)
         return room
+
+    def _keep(self, node: str, step: int) -> None:
+        count = self.kept_nodes.get(node, 0) + step
+        if count:
+            self.kept_nodes[node] = count
+        else:
+            del self.kept_nodes[node]
 
     def _gained(self, node: str) -> None:
         self.revision += 1

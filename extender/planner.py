@@ -199,7 +199,7 @@ def _roomy(board: Board, pod_class: PodClass, room: Room, count: int, _others: l
 PACKINGS: tuple[Packing, ...] = (_tight, _sparing, _roomy)
 
 
-def take(  # noqa: PLR0917
+def take(
     board: Board, pod_class: PodClass, rooms: list[Room], need: int, packing: Packing, others: list[PodClass]
 ) -> int:
     """Put up to `need` pods of the class on the board; how many found a place."""

@@ -1,6 +1,7 @@
 """Deadlines of the core: one per (kind, key), found in the order they fall due. The core holds no other clock."""
 
 import heapq
+from collections.abc import Collection
 from enum import StrEnum
 from itertools import count
 
@@ -36,6 +37,8 @@ class Timer(StrEnum):
     """Key: "". Blocked gangs are tried again."""
     WAKE = "wake"
     """Key: gang, or pod UID. Waiting pods are patched so that kube-scheduler asks again."""
+    GRACE = "grace"
+    """Key: "". POSTs that waited after a take-over are sent."""
     CLAIM = "claim"
     """Key: gang. A claim on nodes ends."""
     TOMBSTONES = "tombstones"
@@ -86,9 +89,8 @@ class Timers:
         del self._at[name]
         return name
 
-    def clear_all(self) -> None:
-        self._at.clear()
-        self._heap.clear()
+    def keep_only(self, kinds: Collection[Timer]) -> None:
+        self._at = {name: due for name, due in self._at.items() if name[0] in kinds}
 
     def _drop_stale(self) -> None:
         while self._heap and self._at.get(self._heap[0][2]) != self._heap[0][0]:
