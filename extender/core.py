@@ -61,6 +61,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     replans: int
     broken_promises: int
     evicted_gangs: int
+    timeouts: int = 0
+    """Counter: rounds of held members that ended without the gang."""
     sizes: dict[str, int]
     """Entries in each internal map: invariant 8 is watched here."""
 
@@ -254,6 +256,7 @@ class Core:
             replans=world.counters["replans"],
             broken_promises=world.counters["broken_promises"],
             evicted_gangs=world.counters["evicted_gangs"],
+            timeouts=world.counters["timeouts"],
             sizes=world.sizes(),
         )
 

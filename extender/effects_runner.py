@@ -259,7 +259,7 @@ class EffectsRunner:
 
     async def _measure_assembly(self, began: float, posts: list[asyncio.Task[None]]) -> None:
         await asyncio.wait(posts)
-        self._metrics.gang_assembly_seconds.labels("landed").observe(self._clock.monotonic() - began)
+        self._metrics.gang_assembly_seconds.observe(self._clock.monotonic() - began)
 
     def _start_recheck(self, effect: Recheck) -> None:
         self._commit(self._recheck(effect))

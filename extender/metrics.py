@@ -5,7 +5,7 @@ own registry: two extenders in one process (a simulation) do not mix.
 """
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,6 +15,8 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from extender.core import Metrics as CoreMetrics
 from extender.effects import Outcome
@@ -30,13 +32,53 @@ _API_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 
 _ASSEMBLY_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640)
 
 
+class CoreCollector(Collector):
+    """The core's own numbers, read at each scrape. Its refusal reasons are a fixed set of sentences."""
+
+    def __init__(self, snapshot: Callable[[], CoreMetrics]) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterable[Metric]:
+        core = self._snapshot()
+        yield _family(GaugeMetricFamily, "muster_gangs", "Gangs known, by state.", "state", core.gangs)
+        yield _family(
+            GaugeMetricFamily, "muster_reservations", "Reservations, by status.", "state", core.reservations
+        )
+        yield _family(
+            CounterMetricFamily, "muster_filter_refusals", "Pods refused by filter.", "reason", core.refusals
+        )
+        yield _family(
+            CounterMetricFamily,
+            "muster_plan_changes",
+            "Changes of a plan that was made: a slot moved or swapped, a gang planned anew, a promise broken.",
+            "change",
+            {
+                "moved": core.moves,
+                "swapped": core.swaps,
+                "replanned": core.replans,
+                "broken": core.broken_promises,
+            },
+        )
+        yield CounterMetricFamily(
+            "muster_gang_timeouts", "Rounds of held members that ended without the gang.", value=core.timeouts
+        )
+        yield CounterMetricFamily("muster_gangs_evicted", "Gangs evicted whole.", value=core.evicted_gangs)
+        yield GaugeMetricFamily("muster_held_bind_calls", "Bind calls held by the core.", value=core.held_calls)
+        yield _family(
+            GaugeMetricFamily,
+            "muster_core_entries",
+            "Entries of each map of the core: nothing per gang outlives the gang.",
+            "map",
+            core.sizes | {"slots": core.slots, "charges": core.charges},
+        )
+
+
 class Metrics:
     """Counters start at 0 for every known label set, so that a query finds them before the first event."""
 
     def __init__(self, *, version: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
-        self._gang_states: set[str] = set()
         self.requests = Counter(
             "muster_extender_requests_total",
             "Requests of kube-scheduler by verb and HTTP status.",
@@ -53,16 +95,11 @@ class Metrics:
         self.in_flight = Gauge(
             "muster_extender_requests_in_flight", "Requests being answered or held.", ["verb"], registry=registry
         )
-        self.gangs = Gauge("muster_gangs", "Gangs known, by state.", ["state"], registry=registry)
         self.gang_assembly_seconds = Histogram(
             "muster_gang_assembly_seconds",
-            "From the first member at the barrier to the end of the round.",
-            ["result"],
+            "From the first member at the barrier to the last Binding.",
             buckets=_ASSEMBLY_BUCKETS,
             registry=registry,
-        )
-        self.gang_timeouts = Counter(
-            "muster_gang_timeouts_total", "Rounds of held members that ended without the gang.", registry=registry
         )
         self.binds = Counter("muster_binds_total", "Bindings by result.", ["result"], registry=registry)
         self.bind_seconds = Histogram(
@@ -92,8 +129,6 @@ class Metrics:
             self.in_flight.labels(verb)
         for result in BIND_RESULTS.values():
             self.binds.labels(result)
-        for result in ("landed", "timeout"):
-            self.gang_assembly_seconds.labels(result)
 
     def watching(self, resource: str, last_event_age: Callable[[], float]) -> None:
         """Declares a watched resource."""
@@ -106,12 +141,19 @@ class Metrics:
         if outcome is not Outcome.NOT_SENT:
             self.bind_seconds.observe(seconds)
 
-    def take(self, core: CoreMetrics) -> None:
-        """Takes over a snapshot of the core; a state that no gang is in any more goes to 0."""
-        self._gang_states.update(core.gangs)
-        for state in self._gang_states:
-            self.gangs.labels(state).set(core.gangs.get(state, 0))
-
     def exposition(self) -> bytes:
         """Prometheus text format."""
         return generate_latest(self.registry)
+
+
+def _family(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    text: str,
+    label: str,
+    values: Mapping[str, int],
+) -> Metric:
+    family = kind(name, text, labels=[label])
+    for value, count in values.items():
+        family.add_metric([value], count)
+    return family

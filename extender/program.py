@@ -20,7 +20,7 @@ from extender.feed import Feed
 from extender.hub_lease import HubLease
 from extender.leadership import Leadership, follow
 from extender.logs import line
-from extender.metrics import Metrics
+from extender.metrics import CoreCollector, Metrics
 from extender.options import Options
 from extender.probes import ProbeServer
 from extender.reporter import Reporter
@@ -51,6 +51,7 @@ class Extender:
         """Where it listens, once `run` has begun."""
         self.metrics = Metrics(version=version)
         self.core = Core(options.core)
+        self.metrics.registry.register(CoreCollector(self.core.metrics))
         self.leadership = _leadership(options, api, clock)
         self._tls = tls
         self._clock = clock
@@ -101,7 +102,7 @@ class Extender:
             ),
             client_names=options.client_names if tls is not None else None,
         )
-        self._probes = ProbeServer(self.not_ready, self._exposition)
+        self._probes = ProbeServer(self.not_ready, self.metrics.exposition)
 
     def not_ready(self) -> list[str]:
         """Why kube-scheduler's calls would not be decided now; empty when they are."""
@@ -177,10 +178,6 @@ class Extender:
             # The caches are here to stay: out of every later collection with them (tens of ms with 20,000 pods).
             gc.collect()
             gc.freeze()
-
-    def _exposition(self) -> bytes:
-        self.metrics.take(self.core.metrics())
-        return self.metrics.exposition()
 
     async def _within(self, seconds: float, work: Coroutine[Any, Any, None]) -> None:
         try:

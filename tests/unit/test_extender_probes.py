@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from extender.core import Metrics as CoreMetrics
-from extender.metrics import Metrics
+from extender.metrics import CoreCollector, Metrics
 from extender.probes import ProbeServer
 
 DOCUMENTED = {
@@ -13,6 +13,12 @@ DOCUMENTED = {
     "muster_extender_request_duration_seconds",
     "muster_extender_requests_in_flight",
     "muster_gangs",
+    "muster_gangs_evicted_total",
+    "muster_reservations",
+    "muster_filter_refusals_total",
+    "muster_plan_changes_total",
+    "muster_held_bind_calls",
+    "muster_core_entries",
     "muster_gang_assembly_seconds",
     "muster_gang_timeouts_total",
     "muster_binds_total",
@@ -22,15 +28,26 @@ DOCUMENTED = {
     "muster_leader",
     "muster_build_info",
 }
-LABELS = {"verb", "code", "state", "result", "resource", "version", "python"}
+LABELS = {"verb", "code", "state", "result", "reason", "change", "map", "resource", "version", "python"}
 """Never job, pod, uid or node: nothing per gang outlives it."""
 
 
-def core_metrics(gangs):
+def core_metrics():
     return CoreMetrics(
-        gangs=gangs, reservations={}, held_calls=0, slots=0, charges=0, refusals={}, moves=0, swaps=0, replans=0,
-        broken_promises=0, evicted_gangs=0, sizes={},
-    )  # fmt: skip
+        gangs={"landed": 3, "planned": 0},
+        reservations={"Reserved": 1},
+        held_calls=2,
+        slots=4,
+        charges=5,
+        refusals={"no room": 6},
+        moves=7,
+        swaps=8,
+        replans=9,
+        broken_promises=10,
+        evicted_gangs=11,
+        timeouts=12,
+        sizes={"pods": 13},
+    )
 
 
 @asynccontextmanager
@@ -70,7 +87,7 @@ async def test_other_paths_and_methods():
 async def test_the_exported_set_is_the_documented_set():
     metrics = Metrics(version="1.2.3")
     metrics.watching("pods", lambda: 1.5)
-    metrics.take(core_metrics({"planned": 2}))
+    metrics.registry.register(CoreCollector(core_metrics))
     async with probing([], metrics) as session:
         status, text = await get(session, "/metrics")
     assert status == 200
@@ -82,13 +99,23 @@ async def test_the_exported_set_is_the_documented_set():
     assert labels - {"le"} <= LABELS
 
 
-def test_a_state_that_no_gang_is_in_any_more_goes_to_zero():
+def test_the_numbers_of_the_core_are_read_at_each_scrape():
     metrics = Metrics(version="1")
-    metrics.take(core_metrics({"planned": 2, "landed": 1}))
-    metrics.take(core_metrics({"landed": 3}))
+    metrics.registry.register(CoreCollector(core_metrics))
     text = metrics.exposition().decode()
-    assert 'muster_gangs{state="planned"} 0.0' in text
-    assert 'muster_gangs{state="landed"} 3.0' in text
+    for sample in (
+        'muster_gangs{state="landed"} 3.0',
+        'muster_gangs{state="planned"} 0.0',
+        'muster_reservations{state="Reserved"} 1.0',
+        'muster_filter_refusals_total{reason="no room"} 6.0',
+        'muster_plan_changes_total{change="swapped"} 8.0',
+        "muster_gangs_evicted_total 11.0",
+        "muster_gang_timeouts_total 12.0",
+        "muster_held_bind_calls 2.0",
+        'muster_core_entries{map="charges"} 5.0',
+        'muster_core_entries{map="pods"} 13.0',
+    ):
+        assert sample in text.splitlines()
 
 
 def test_counters_are_there_before_their_first_event():
@@ -96,4 +123,3 @@ def test_counters_are_there_before_their_first_event():
     for verb in ("filter", "preempt", "bind"):
         assert f'muster_extender_requests_total{{code="200",verb="{verb}"}} 0.0' in text
     assert 'muster_binds_total{result="not_sent"} 0.0' in text
-    assert "muster_gang_timeouts_total 0.0" in text
