@@ -64,6 +64,10 @@ def pod_changed(world: World, pod: Pod, now: float, *, confirmed: bool = True) -
     world.pod_names[meta.key] = meta.uid
     _charge(world, facts)
     membership.update(world, facts, now)
+    if facts.node and world.deciding:
+        room = world.ledger.rooms.get(facts.node)
+        if room is not None and room.slots and room.overcommitted:
+            _look_at_promises(world, facts.node)
     if known is None and meta.uid in world.gate:
         answers_bind.look_again(world, meta.uid, now)
     return facts

@@ -160,6 +160,7 @@ def _compare_bound(world: World, gang: Gang, now: float) -> None:
     elif gang.state in (State.LANDED, State.HEALING) and not gang.present:
         give_up_room(world, gang, TOO_FEW, now)
         gang.asked = False
+    reservations.note_ends(world, gang, now)
 
 
 def _look_for_room(world: World, gang: Gang, now: float) -> None:
@@ -181,18 +182,26 @@ def _room_for_hub(world: World, gang: Gang, now: float) -> None:
         elif gang.slots:
             world.withdraw_all(gang)
         return
-    standins = gang.state is not State.LANDED
-    shortfall = _cover(world, gang, now, standins=standins)
+    landed_once = reservations.landed_once(world, gang)
     if gang.state not in _BEFORE:
+        standins = gang.state is State.HEALING and (not landed_once or places.may_stand_in(gang, now))
+        _cover(world, gang, now, standins=standins)
         return
-    if shortfall is None:
-        if gang.slots or gang.state is not State.INCOMPLETE:
-            gang.advance(Happening.PLAN, now)
-        reservations.reserved(world, gang, now)
-        waking.room_found(world, gang, now)
-    else:
+    if landed_once and not gang.seen():
+        give_up_room(world, gang, TOO_FEW, now)
+        return
+    shortfall = _cover(world, gang, now, standins=True)
+    if shortfall is not None:
         _no_room(world, gang, shortfall, now)
-        reservations.does_not_fit(world, gang, shortfall, now)
+        if not landed_once:  # its pods ran and are made anew: that is for the hub to judge
+            reservations.does_not_fit(world, gang, shortfall, now)
+        return
+    if gang.slots or gang.state is not State.INCOMPLETE:
+        gang.advance(Happening.PLAN, now)
+    if landed_once:
+        world.timers.set_earliest(Timer.HOLD, gang.key, now + gang.schedule_timeout)
+    reservations.reserved(world, gang, now)
+    waking.room_found(world, gang, now)
 
 
 def _room_for_user(world: World, gang: Gang, now: float) -> None:
@@ -201,8 +210,7 @@ def _room_for_user(world: World, gang: Gang, now: float) -> None:
             give_up_room(world, gang, group_refusal(world, gang), now)
         return
     if gang.state in (State.LANDED, State.HEALING):
-        standins = gang.standins_until is not None and now < gang.standins_until
-        _cover(world, gang, now, standins=standins)
+        _cover(world, gang, now, standins=places.may_stand_in(gang, now))
         return
     if not gang.asked:
         return

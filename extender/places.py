@@ -39,6 +39,11 @@ def unseen_of(gang: Gang, role: Role, *, standins: bool) -> int:
     return max(0, gang.min_member - gang.seen()) if role.name == gang.standin_role else 0
 
 
+def may_stand_in(gang: Gang, now: float) -> bool:
+    """Room may be held for members that do not exist yet (again)."""
+    return gang.standins_until is not None and now < gang.standins_until
+
+
 def settled(gang: Gang, *, standins: bool) -> bool:
     """Nothing is missing and nothing is kept in vain: no need to compare member by member. O(roles)."""
     return not gang.stale and all(

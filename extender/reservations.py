@@ -91,6 +91,12 @@ def landed(world: World, gang: Gang, now: float) -> None:
         _wish(world, gang.key, held, "Landed", placements=_bound_placements(gang), now=now)
 
 
+def landed_once(world: World, gang: Gang) -> bool:
+    """Its status says so: all its pods were bound at one time."""
+    held = world.reservations.get(gang.key)
+    return held is not None and (held.wish or held.reservation.status).state == "Landed"
+
+
 def refuse(world: World, gang: Gang, reason: str, message: str, now: float) -> None:
     """Final. Loses, by resourceVersion, against a change of the hub that was not seen yet (PROTOCOL rule 13)."""
     held = world.reservations.get(gang.key)

@@ -4,7 +4,7 @@ import pytest
 
 from extender import barrier, life
 from extender.effects import Outcome, PostBindings, Recheck
-from tests.unit.extender_objects import member, node, pod_group
+from tests.unit.extender_objects import member, node, pod, pod_group
 from tests.unit.extender_stage import Stage
 
 
@@ -106,8 +106,6 @@ class TestLanding:
             "pod-group.scheduling.sigs.k8s.io/name": "ack",
             "pod-group.scheduling.sigs.k8s.io/min-available": "2",
         }
-        from tests.unit.extender_objects import pod
-
         pods = [pod(f"ack-{i}", labels=labels) for i in range(2)]
         stage.add(*pods)
         first = stage.schedule(pods[0])
@@ -349,8 +347,6 @@ class TestAfterLanding:
 
     def test_a_lost_member_gets_its_place_back_first(self, stage):
         # A6: the cluster is full but for the freed place; another pod of equal priority asks first.
-        from tests.unit.extender_objects import pod
-
         pods = self.land(stage, 8, 8)
         where = stage.bound()["train-3"]
         stage.delete(pods[3])

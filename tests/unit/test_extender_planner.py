@@ -112,9 +112,7 @@ class TestConstraints:
     def test_selector_that_nothing_matches_says_so(self):
         ledger, eligible = cluster(node("a"), node("b"))
         result = plan(ask(("worker", pod("w", spec={"nodeSelector": {"zone": "x"}}), 1)), ledger, eligible)
-        assert (
-            str(result) == "largest fit 0 of 1 pods: 1 blocked: node(s) didn't match Pod's node affinity/selector"
-        )
+        assert str(result) == "largest fit 0 of 1 pods: 1 blocked: node(s) didn't match Pod's node affinity/selector"
 
     def test_one_pod_per_node_with_a_host_port(self):
         ported = pod("w", spec={"containers": [{"name": "c", "ports": [{"hostPort": 23456}]}]})
@@ -138,9 +136,7 @@ class TestConstraints:
         question = ask(("worker", pod("w", labels={"app": "x"}, spec=apart), 3))
         assert placed(question, plan(question, ledger, eligible)) == {("worker", n): 1 for n in "abc"}
         too_many = plan(ask(("worker", pod("w", labels={"app": "x"}, spec=apart), 4)), ledger, eligible)
-        assert str(too_many) == (
-            "largest fit 3 of 4 pods: 1 blocked: node(s) didn't match pod anti-affinity rules"
-        )
+        assert str(too_many) == ("largest fit 3 of 4 pods: 1 blocked: node(s) didn't match pod anti-affinity rules")
 
     def test_affinity_to_each_other_takes_a_zone_that_holds_all(self):
         # Zone x has the tighter node and would be first, but holds two only.
