@@ -130,13 +130,20 @@ class Ledger:
         own = self._holds.get(binding_id)
         for path in ancestors(ask.path):
             use = self._use[path]
-            for resource, extra in more.items():
-                used = use.charged.get(resource, 0) + use.held.get(resource, 0)
-                if own is not None and path == own.path[: len(path)]:
-                    used -= own.amounts.get(resource, 0)
+            held = own.amounts if own is not None and path == own.path[: len(path)] else {}
+            for resource, units in ask.amounts.items():
                 limit = use.node.max.get(resource)
-                if limit is not None and extra > 0 and used + extra > limit:
-                    return Blocked(path=path, resource=resource, bound="max", asked=extra, used=used, limit=limit)
+                if limit is None or units <= 0:
+                    continue
+                others = use.held.get(resource, 0) - held.get(resource, 0)
+                # What reaches this node of the ask; all of it counts against true use, which may be above the limit
+                # while within what a child holds back, after a tree was edited.
+                for used, extra in (
+                    (use.charged.get(resource, 0) + others, more[resource]),
+                    (use.used.get(resource, 0) + others, units),
+                ):
+                    if extra > 0 and used + extra > limit:
+                        return Blocked(path=path, resource=resource, bound="max", asked=extra, used=used, limit=limit)
             if not ask.preemptible:
                 beyond = _beyond_guarantee(use, path, ask.amounts)
                 if beyond is not None:
@@ -218,15 +225,16 @@ class Ledger:
         """What a preemptible ask at `path` may still take: the smallest over the path; None is unlimited, below zero
         after limits were lowered."""
         room: int | None = None
+        true_room: int | None = None
         for length in range(1, len(path) + 1):
             use = self._use[path[:length]]
             if room is not None:
                 room += use.to_parent(resource) - use.charged.get(resource, 0)
             limit = use.node.max.get(resource)
             if limit is not None:
-                own = limit - use.charged.get(resource, 0)
-                room = own if room is None else min(room, own)
-        return room
+                room = _least(room, limit - use.charged.get(resource, 0))
+                true_room = _least(true_room, limit - use.used.get(resource, 0))
+        return room if true_room is None or room is None else min(room, true_room)
 
     def borrowed(self, path: NodePath) -> Resources:
         """Use above min, per resource, only where positive. Jobs are counted only where min names max-jobs."""
@@ -261,6 +269,10 @@ class Ledger:
             parents = {resource: use.to_parent_with(resource, extra) for resource, extra in more.items()}
             add_into(use.charged, more)
             more = parents
+
+
+def _least(one: int | None, other: int) -> int:
+    return other if one is None else min(one, other)
 
 
 def _beyond_guarantee(use: _Use, path: NodePath, amounts: Resources) -> Blocked | None:

@@ -20,13 +20,18 @@ IDENTITY = Identity("hub-1", "pytorch-test-x7k2", 3)
 ROOT, A, B = ("root",), ("root", "a"), ("root", "b")
 
 
+def named(amounts: dict[str, Any]) -> dict[str, Any]:
+    """Keyword names to resource names: `gpu` is nvidia.com/gpu."""
+    return {"nvidia.com/gpu" if name == "gpu" else name: value for name, value in amounts.items()}
+
+
 def example(name: str) -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load((EXAMPLES / name).read_text())
     return document
 
 
 def template(**requests: Any) -> dict[str, Any]:
-    resources = {"requests": {name.replace("_", "/"): value for name, value in requests.items()}}
+    resources = {"requests": named(requests)}
     return {"spec": {"containers": [{"name": "pytorch", "image": "registry.example/train:1", "resources": resources}]}}
 
 
@@ -100,7 +105,7 @@ def a_policy(*selectors: dict[str, Any], **kwargs: Any) -> Policy:
 def shape(
     nodes: int, labels: dict[str, str] | None = None, taints: list[Taint] | None = None, **free: Any
 ) -> NodeShape:
-    amounts = {name.replace("_", "/"): str(value) for name, value in {"pods": 110, "memory": "64Gi", **free}.items()}
+    amounts = {name: str(value) for name, value in named({"pods": 110, "memory": "64Gi", **free}).items()}
     return NodeShape(nodes=nodes, free=amounts, labels=labels or {}, taints=taints or [])
 
 
@@ -140,5 +145,4 @@ def a_ledger(root: Any) -> Ledger:
 
 def an_ask(path: tuple[str, ...], *, preemptible: bool = True, **amounts: int) -> Ask:
     """Amounts as counted: cpu in millicores."""
-    vector = {name.replace("_", "/"): units for name, units in amounts.items()}
-    return ask_for(path, vector, preemptible=preemptible)
+    return ask_for(path, named(amounts), preemptible=preemptible)

@@ -2,23 +2,21 @@ from typing import Any
 
 import pytest
 
+from dispatcher.jobs import Job
 from dispatcher.placement import Choice, Member, Promise, choose
 from dispatcher.policies import Policy
+from kube.objects.capacity import NodeShape
 from kube.objects.nodes import Taint
 from tests import samples
 from tests.unit.dispatcher_objects import a_job, a_member, a_policy, read, role, shape
 
 
-def gpu_job(pods: int, gpus: int = 8, **kwargs: Any) -> Any:
-    worker = role(pods, cpu=1)
-    worker["template"]["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] = gpus
-    return a_job(master=None, worker=worker, **kwargs)
+def gpu_job(pods: int, gpus: int = 8, **kwargs: Any) -> Job:
+    return a_job(master=None, worker=role(pods, cpu=1, gpu=gpus), **kwargs)
 
 
-def gpu_nodes(nodes: int, gpus: int = 8, **kwargs: Any) -> Any:
-    made = shape(nodes, cpu=64, **kwargs)
-    made.free["nvidia.com/gpu"] = str(gpus)
-    return made
+def gpu_nodes(nodes: int, gpus: int = 8) -> NodeShape:
+    return shape(nodes, cpu=64, gpu=gpus)
 
 
 def chosen(choice: Choice) -> list[str]:
@@ -29,7 +27,7 @@ def why(choice: Choice) -> dict[str, str]:
     return {reason.cluster: reason.message for reason in choice.refused}
 
 
-def ask(job: Any, *members: Member, policy: Policy | None = None, **kwargs: Any) -> Choice:
+def ask(job: Job, *members: Member, policy: Policy | None = None, **kwargs: Any) -> Choice:
     return choose(job, policy or a_policy(), members, **kwargs)
 
 
@@ -238,7 +236,7 @@ def test_a_label_that_reports_do_not_tell_is_tried_last() -> None:
 # --- F3: room just promised
 
 
-def promise(job: Any, cluster: str, job_id: str = "other", epoch: int = 1) -> Promise:
+def promise(job: Job, cluster: str, job_id: str = "other", epoch: int = 1) -> Promise:
     return Promise(cluster=cluster, job_id=job_id, epoch=epoch, components=tuple(job.components()))
 
 
@@ -291,8 +289,6 @@ def test_where_only_the_minimum_fits_is_asked_after_where_all_fits() -> None:
 
 def test_the_minimum_needs_the_master() -> None:
     """Six workers fit, but the Master's GPU is nowhere."""
-    master = role(1, cpu=1)
-    master["template"]["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] = 1
-    job = a_job(master=master, worker=role(6, cpu=2), runPolicy={"schedulingPolicy": {"minAvailable": 3}})
+    job = a_job(master=role(1, cpu=1, gpu=1), worker=role(6, cpu=2), runPolicy={"schedulingPolicy": {"minAvailable": 3}})
 
     assert why(ask(job, a_member("c", shape(9, cpu=8)))) == {"c": "largest fit 6 of 7 pods (nvidia.com/gpu)"}
