@@ -90,12 +90,23 @@ def wait_gone(identity: Identity, seconds: float) -> bool:
 
 def end(identity: Identity, grace_seconds: float) -> None:
     """SIGTERM, and SIGKILL when that did not help; a stopped process is continued so that it can obey."""
-    if not send(identity, signal.SIGTERM):
+    if send(identity, signal.SIGTERM):
+        send(identity, signal.SIGCONT)
+        if not wait_gone(identity, grace_seconds):
+            send(identity, signal.SIGKILL)
+            wait_gone(identity, 10.0)
+    sweep(identity)
+
+
+def sweep(identity: Identity) -> None:
+    """Kills what a loop that is gone has left running: processes of its group whose command is the end of its own."""
+    if is_alive(identity):
         return
-    send(identity, signal.SIGCONT)
-    if not wait_gone(identity, grace_seconds):
-        send(identity, signal.SIGKILL)
-        wait_gone(identity, 10.0)
+    for pid in _group(identity.pid):
+        look = _look(pid)
+        if look is not None and look[0].command and identity.command.endswith(f" {look[0].command}"):
+            os.kill(pid, signal.SIGKILL)
+            wait_gone(look[0], 10.0)
 
 
 def _same(found: Identity, identity: Identity) -> bool:

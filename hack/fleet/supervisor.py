@@ -81,10 +81,10 @@ class Supervisor:
         component = self.component(name)
         argv = command(component)
         record = self.records().get(name)
-        if record is not None and process.is_alive(record.identity):
-            if record.argv == argv:
-                process.send(record.identity, signal.SIGCONT)
-                return False
+        if record is not None and process.is_alive(record.identity) and record.argv == argv:
+            process.send(record.identity, signal.SIGCONT)
+            return False
+        if record is not None:
             process.end(record.identity, 5.0)
         log = layout.log_path(self.folder, name)
         offset = log.stat().st_size if log.exists() else 0
@@ -177,6 +177,8 @@ class Supervisor:
                 if not process.wait_gone(identity, max(0.0, deadline - time.monotonic())):
                     process.send(identity, signal.SIGKILL)
                     process.wait_gone(identity, 10.0)
+        for record in records.values():
+            process.sweep(record.identity)
         with self._lock:
             self.state.processes.clear()
             state.save(self.folder, self.state)

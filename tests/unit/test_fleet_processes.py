@@ -148,6 +148,32 @@ class TestSupervisor:
         assert not boss.is_running("a")
         assert [s.state for s in boss.status()] == ["killed"]
 
+    def test_what_a_killed_loop_has_left_running_is_ended_before_its_program_starts_again(self, tmp_path: Path) -> None:
+        boss = supervisor(tmp_path, Component("a", ["/bin/sleep", "611"], probes.running, kept=True))
+
+        def sleepers() -> list[int]:
+            return [
+                int(c.parent.name)
+                for c in Path("/proc").glob("[0-9]*/cmdline")
+                if c.read_bytes() == b"/bin/sleep\x00611\x00"
+            ]
+
+        try:
+            boss.start("a")
+            wait(lambda: len(sleepers()) == 1)
+            [orphan] = sleepers()
+            os.kill(boss.records()["a"].identity.pid, signal.SIGKILL)  # the loop alone
+            wait(lambda: not boss.is_running("a"))
+            assert runs(orphan)
+            boss.start("a")
+            assert not runs(orphan)
+            wait(lambda: len(sleepers()) == 1)
+            os.kill(boss.records()["a"].identity.pid, signal.SIGKILL)
+            wait(lambda: not boss.is_running("a"))
+        finally:
+            boss.end_all()
+        assert sleepers() == []
+
     def test_a_kept_program_that_only_exits_is_given_up_and_is_a_crash(self, tmp_path: Path) -> None:
         boss = supervisor(
             tmp_path, Component("a", ["/bin/sh", "-c", "echo bad config; exit 1"], lambda: "refused", kept=True)
