@@ -27,13 +27,15 @@ class Reclaim(msgspec.Struct, frozen=True, kw_only=True):
     victims: tuple[str, ...]
     """Binding ids, to evict whole; empty if it is impossible or needless."""
     reason: str
-    """For the claimant if there are none, for the victims otherwise."""
+    """For the claimant if there are none ("" if quota admits it as it is), for the victims otherwise."""
 
 
 def reclaim(claimant: Ask, binding_id: str, ledger: Ledger, admitted: Iterable[Admitted]) -> Reclaim:
     """Victims for one claimant: lowest priority first, then the youngest, then the one that gives back least; none that
     turns out to be needless. The ledger is as before afterwards; the caller holds the room (`Ledger.hold`), evicts, and
     asks again only when that is done."""
+    if ledger.blocked(claimant, binding_id) is None:
+        return Reclaim(victims=(), reason="")
     jobs = sorted(admitted, key=lambda job: job.admitted_at, reverse=True)
     jobs.sort(key=lambda job: job.priority)
     taken: dict[str, Entry] = {}

@@ -289,6 +289,7 @@ def test_where_only_the_minimum_fits_is_asked_after_where_all_fits() -> None:
 
 def test_the_minimum_needs_the_master() -> None:
     """Six workers fit, but the Master's GPU is nowhere."""
-    job = a_job(master=role(1, cpu=1, gpu=1), worker=role(6, cpu=2), runPolicy={"schedulingPolicy": {"minAvailable": 3}})
+    policy = {"schedulingPolicy": {"minAvailable": 3}}
+    job = a_job(master=role(1, cpu=1, gpu=1), worker=role(6, cpu=2), runPolicy=policy)
 
     assert why(ask(job, a_member("c", shape(9, cpu=8)))) == {"c": "largest fit 6 of 7 pods (nvidia.com/gpu)"}

@@ -1,0 +1,290 @@
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.documents import deep_copy
+from dispatcher.queue_names import queue_name
+from dispatcher.queue_units import desired_queue_unit, queue_unit_status, unit_state
+from dispatcher.queueing import QueueSettings, Waiting
+from dispatcher.queues import desired_queues, queue_changes, queue_items, queue_settings, settings_by_path
+from dispatcher.quota_tree import NO_TREE
+from kube.objects.binding import (
+    Attempt,
+    BindingSpec,
+    BindingStatus,
+    JobRef,
+    ResourceBinding,
+    Result,
+    binding_name,
+)
+from kube.objects.meta import Condition, ObjectMeta
+from tests.unit.dispatcher_objects import a_tree, example, quota_node, read
+
+NOW = "2026-03-01T12:00:00Z"
+TREE = a_tree(example("elasticquotatree.yaml")["spec"]["root"])
+
+
+def existing(*queues: dict[str, Any]) -> list[dict[str, Any]]:
+    made = []
+    for index, queue in enumerate(queues):
+        made.append(deep_copy(queue))
+        made[-1]["metadata"] |= {"uid": f"u{index}", "resourceVersion": str(index)}
+    return made
+
+
+# --- names
+
+
+def test_queues_are_named_as_on_the_users_page() -> None:
+    names = sorted(queue["metadata"]["name"] for queue in desired_queues(TREE))
+
+    child, root = names
+    assert re.fullmatch(r"root-child-2-[bcdfghjklmnpqrstvwxz2456789]{5}", child)
+    assert re.fullmatch(r"root-[bcdfghjklmnpqrstvwxz2456789]{5}", root)
+
+
+def test_k15_names_are_the_same_in_every_process() -> None:
+    assert queue_name(["root"]) == "root-gtkwq"
+    assert queue_name(["root", "child-2"]) == queue_name(("root", "child-2"))
+
+
+def test_k15_long_names_are_cut_in_front_without_a_leading_dash() -> None:
+    path = ["root", "a" * 40 + "-" + "b" * 56]
+
+    name = queue_name(path)
+
+    assert name.startswith("b" * 56 + "-")
+    assert len(name) == 62
+
+
+@given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=4))
+def test_every_path_makes_a_dns_label(path: list[str]) -> None:
+    name = queue_name(path)
+
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
+    assert len(name) <= 63
+
+
+def test_paths_that_look_alike_are_told_apart() -> None:
+    names = {queue_name(path) for path in (["r", "a"], ["r", "A"], ["r-a"], ["r_a"], ["r", "a "])}
+
+    assert len(names) == 5
+    assert {name[:4] for name in names} == {"r-a-"}
+
+
+# --- one Queue per node
+
+
+def test_queues_carry_the_quotas_full_names() -> None:
+    root, child = desired_queues(TREE)
+
+    assert root["metadata"]["annotations"] == {"kube-queue/quota-fullname": "root"}
+    assert child["metadata"] == {
+        "name": queue_name(["root", "child-2"]),
+        "namespace": "kube-queue",
+        "labels": {"create-by-kubequeue": "true"},
+        "annotations": {
+            "kube-queue/quota-fullname": "root/child-2",
+            "kube-queue/parent-quota-fullname": "root",
+        },
+    }
+    assert child["spec"] == {"queuePolicy": "Priority"}
+
+
+def test_missing_ones_are_made_and_the_rest_left_as_it_is() -> None:
+    everything = queue_changes(TREE, [])
+    assert everything.create == tuple(desired_queues(TREE))
+
+    there = existing(*desired_queues(TREE))
+    there[0]["spec"] = {"queuePolicy": "Block"}
+    there[0]["metadata"]["annotations"]["team"] = "x"
+    nothing = queue_changes(TREE, there)
+    assert (nothing.create, nothing.update, nothing.delete) == ((), (), ())
+
+
+def test_damaged_annotations_are_repaired_and_users_own_kept() -> None:
+    there = existing(*desired_queues(TREE))
+    there[1]["metadata"]["annotations"] = {"kube-queue/quota-fullname": "wrong", "team": "x"}
+
+    [repaired] = queue_changes(TREE, there).update
+
+    assert repaired["metadata"]["resourceVersion"] == "1"
+    assert repaired["metadata"]["annotations"] == {
+        "kube-queue/quota-fullname": "root/child-2",
+        "kube-queue/parent-quota-fullname": "root",
+        "team": "x",
+    }
+
+
+def test_surplus_queues_go_and_hand_made_ones_stay() -> None:
+    there = existing(*desired_queues(TREE))
+    hand_made = {"metadata": {"name": "mine", "namespace": "kube-queue"}}
+
+    changes = queue_changes(NO_TREE, [*there, hand_made])
+
+    assert sorted(changes.delete) == sorted((queue["metadata"]["name"], queue["metadata"]["uid"]) for queue in there)
+
+
+def test_a_hand_made_queue_in_the_way_is_left_alone_and_told() -> None:
+    there = existing(*desired_queues(TREE))
+    del there[1]["metadata"]["labels"]
+
+    changes = queue_changes(TREE, there)
+
+    assert (changes.create, changes.update, changes.delete) == ((), (), ())
+    [warning] = changes.warnings
+    assert "was made by hand" in warning
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, QueueSettings()),
+        ({"queuePolicy": "Round", "priority": 3}, QueueSettings(priority=3)),
+        ({"queuePolicy": "Block"}, QueueSettings(policy="Block")),
+        ({"queuePolicy": "Intelligent"}, QueueSettings(policy="Intelligent")),
+        ({"queuePolicy": None, "priority": "x"}, QueueSettings()),
+    ],
+)
+def test_users_settings_are_read_from_the_queue(spec: dict[str, Any], expected: QueueSettings) -> None:
+    assert queue_settings({"spec": spec}) == expected
+    root, child = desired_queues(TREE)
+    assert settings_by_path(TREE, [root, {**child, "spec": spec}]) == {
+        ("root",): QueueSettings(),
+        ("root", "child-2"): expected,
+    }
+
+
+def test_items_are_numbered_from_one() -> None:
+    def job(name: str, priority: int) -> Waiting:
+        return Waiting(
+            binding_id=name, namespace="default", name=name, ask=None, components=(), min_member=1,
+            priority=priority, queued_at="",
+        )  # fmt: skip
+
+    waiting = [job("a", 5), job("b", 0), job("c", 0)]
+
+    assert queue_items(waiting, limit=2) == {
+        "active": [
+            {"name": "a-pytorchjob-rb-qu", "namespace": "default", "priority": 5, "position": 1},
+            {"name": "b-pytorchjob-rb-qu", "namespace": "default", "priority": 0, "position": 2},
+        ]
+    }
+    assert queue_items([]) == {"active": []}
+
+
+# --- QueueUnits
+
+
+def a_binding(status: BindingStatus | None = None, **spec: Any) -> ResourceBinding:
+    job = read(example("pytorchjob.yaml"))
+    return ResourceBinding(
+        metadata=ObjectMeta(name=binding_name(job.name), namespace=job.namespace),
+        spec=BindingSpec(
+            hub_id="hub-1",
+            job_id="id-1",
+            job=JobRef(api_version="kubeflow.org/v1", kind="PyTorchJob", name=job.name, uid="uid-1"),
+            queued=True,
+            quota="root/child-2",
+            components=job.components(),
+            min_member=3,
+            priority=7,
+            **spec,
+        ),
+        status=status or BindingStatus(),
+    )
+
+
+def attempt(state: Any, **kwargs: Any) -> Attempt:
+    return Attempt(cluster="c1", epoch=1, state=state, **kwargs)
+
+
+def conditions(**statuses: str) -> BindingStatus:
+    made = [Condition(type=t, status=s, reason="R", message=f"{t} {s}") for t, s in statuses.items()]
+    return BindingStatus(conditions=made)
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "phase", "message"),
+    [
+        ({}, None, "Enqueued", "Enqueued"),
+        ({}, conditions(Scheduled="False"), "Enqueued", "Scheduled False"),
+        ({"attempt": attempt("Reserving")}, None, "Reserved",
+         "Reserved resources success, waiting admission checks to be ready"),
+        ({"attempt": attempt("Scheduled")}, None, "Dequeued", "Dequeued because schedule successfully"),
+        ({"attempt": attempt("Landed")}, conditions(Running="False"), "Dequeued",
+         "Dequeued because schedule successfully"),
+        ({"attempt": attempt("Landed")}, conditions(Running="True"), "Running", ""),
+        ({"attempt": attempt("Evicting", then="Queue", message="not landed in 600s")}, None, "TimeoutBackoff",
+         "not landed in 600s"),
+        ({"attempt": attempt("Evicting", then="Delete", message="deleted")}, None, "Dequeued", "deleted"),
+        ({"attempt": attempt("Finished"), "result": Result(state="Succeeded", cluster="c1", epoch=1, message="done")},
+         None, "Succeed", "done"),
+        ({"result": Result(state="Failed", cluster="c1", epoch=1, message="exit 1")}, None, "Failed", "exit 1"),
+    ],
+)  # fmt: skip
+def test_phases_follow_the_binding(
+    spec: dict[str, Any], status: BindingStatus | None, phase: str, message: str
+) -> None:
+    state = unit_state(a_binding(status, **spec))
+
+    assert (state.phase, state.message) == (phase, message)
+
+
+def test_a_unit_tells_the_job_its_queue_and_what_it_asks_for() -> None:
+    unit = desired_queue_unit(a_binding(), priority_class="high")
+
+    assert unit["metadata"]["name"] == "pytorch-test-pytorchjob-rb-qu"
+    assert unit["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+    assert unit["spec"] == {
+        "consumerRef": {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "PyTorchJob",
+            "namespace": "default",
+            "name": "pytorch-test",
+            "uid": "uid-1",
+        },
+        "priority": 7,
+        "priorityClassName": "high",
+        "queue": queue_name(["root", "child-2"]),
+        "request": {"cpu": "4010m", "memory": "4Gi"},
+        "resource": {"cpu": "4010m", "memory": "4Gi"},
+        "podSet": [
+            {"name": "master", "count": 1, "minCount": 1},
+            {"name": "worker", "count": 2, "minCount": 2},
+        ],
+    }
+
+
+def test_an_unchanged_unit_is_not_written_again() -> None:
+    first = queue_unit_status(a_binding(), None, NOW)
+
+    assert first == {
+        "phase": "Enqueued", "message": "Enqueued", "attempts": 0, "admissions": [], "lastUpdateTime": NOW,
+    }  # fmt: skip
+    assert queue_unit_status(a_binding(), first, "later") == first
+
+
+def test_admission_is_dated_and_listed_and_checks_of_others_are_kept() -> None:
+    checks = [{"name": "budget", "state": "Ready"}]
+    waiting = {**queue_unit_status(a_binding(), None, NOW), "admissionChecks": checks}
+
+    reserved = queue_unit_status(a_binding(attempt=attempt("Reserving"), last_epoch=1), waiting, "t1")
+    dequeued = queue_unit_status(a_binding(attempt=attempt("Scheduled"), last_epoch=1), reserved, "t2")
+
+    assert (reserved["lastAllocateTime"], reserved["admissions"], reserved["attempts"]) == ("t1", [], 1)
+    assert (dequeued["lastAllocateTime"], dequeued["lastUpdateTime"]) == ("t1", "t2")
+    assert dequeued["admissions"] == [
+        {"name": "master", "replicas": 1, "resources": {"cpu": "10m"}},
+        {"name": "worker", "replicas": 2, "resources": {"cpu": "4", "memory": "4Gi"}},
+    ]
+    assert dequeued["admissionChecks"] == checks
+
+
+def test_a_tree_of_many_nodes_makes_as_many_queues() -> None:
+    tree = a_tree(quota_node("root", *(quota_node(f"team-{n}") for n in range(40))))
+
+    assert len({queue["metadata"]["name"] for queue in desired_queues(tree)}) == 41
