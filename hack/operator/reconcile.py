@@ -39,7 +39,7 @@ from hack.operator.status import (
     timestamp,
 )
 from kube.objects.meta import Json
-from kube.objects.quantity import amount_of_nano, format_amount, nano_units
+from kube.objects.quantity import amount_of_milli, format_amount, milli_units
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -305,7 +305,7 @@ def _pod_group(job: TrainingJob) -> Json:
 def _min_resources(job: TrainingJob, members: int) -> dict[str, str]:
     """Requests of a container or, if it has none at all, its limits: not per key, so requests{cpu} with limits{gpu}
     lose the gpu (common/util.go AddResourceList)."""
-    nano: dict[str, int] = {}
+    milli: dict[str, int] = {}
     left = members
     for role in job.roles.values():
         taken = min(left, role.replicas)
@@ -315,5 +315,5 @@ def _min_resources(job: TrainingJob, members: int) -> dict[str, str]:
             asked = resources.get("requests") or resources.get("limits") or {}
             for name, value in asked.items():
                 if value is not None:
-                    nano[name] = nano.get(name, 0) + taken * nano_units(value)
-    return {name: format_amount(name, amount_of_nano(name, units)) for name, units in sorted(nano.items())}
+                    milli[name] = milli.get(name, 0) + taken * milli_units(value)
+    return {name: format_amount(name, amount_of_milli(name, units)) for name, units in sorted(milli.items())}

@@ -5,7 +5,8 @@
 with, per container and per key, the request, else the limit (the API server does that for pods, not for
 templates), sidecars being restartable init containers (KEP-753), pod-level resources (KEP-2837) replacing the
 sum for their keys, and, while a pod is resized in place (KEP-1287), the largest of what is asked for, allocated
-and in effect. Sums are exact; the total is rounded up once. Not counted: memory emptyDirs, resource claims.
+and in effect. Each quantity is rounded up to thousandths, the total to whole units. Not counted: memory emptyDirs,
+resource claims.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,10 +16,10 @@ import msgspec
 
 from kube.objects.meta import Json
 from kube.objects.pods import Container, ContainerStatus, PodSpec, PodStatus, ResourceRequirements
-from kube.objects.quantity import QuantityError, Value, amount_of_nano, nano_units
+from kube.objects.quantity import QuantityError, Value, amount_of_milli, milli_units
 from kube.objects.resources import Resources
 
-Nano = dict[str, int]
+Milli = dict[str, int]
 
 
 class PodTemplateError(ValueError):
@@ -33,11 +34,11 @@ def pod_request(spec: PodSpec, status: PodStatus | None = None) -> Resources:
     """
     states = _container_states(status)
     infeasible = bool(states or status) and _resize_infeasible(status)
-    total: Nano = {}
+    total: Milli = {}
     for container in spec.containers or ():
         _add(total, _container_request(container, states, infeasible=infeasible))
-    sidecars: Nano = {}
-    peak: Nano = {}
+    sidecars: Milli = {}
+    peak: Milli = {}
     for container in spec.init_containers or ():
         restartable = container.restart_policy == "Always"
         request = _container_request(container, states if restartable else {}, infeasible=infeasible)
@@ -53,8 +54,8 @@ def pod_request(spec: PodSpec, status: PodStatus | None = None) -> Resources:
     if spec.resources is not None:
         _replace_by_pod_level(total, spec.resources, status, infeasible=infeasible)
     if spec.overhead:
-        _add(total, _nano(spec.overhead))
-    return {name: amount_of_nano(name, units) for name, units in total.items() if units}
+        _add(total, _milli(spec.overhead))
+    return {name: amount_of_milli(name, units) for name, units in total.items() if units}
 
 
 def template_request(template: Json) -> Resources:
@@ -103,31 +104,31 @@ def _resize_infeasible(status: PodStatus | None) -> bool:
     return False
 
 
-def _container_request(container: Container, states: Mapping[str, ContainerStatus], *, infeasible: bool) -> Nano:
-    asked: Nano = {}
+def _container_request(container: Container, states: Mapping[str, ContainerStatus], *, infeasible: bool) -> Milli:
+    asked: Milli = {}
     if container.resources is not None:
         if container.resources.limits:
-            asked = _nano(container.resources.limits)
+            asked = _milli(container.resources.limits)
         if container.resources.requests:
-            asked.update(_nano(container.resources.requests))
+            asked.update(_milli(container.resources.requests))
     state = states.get(container.name) if states else None
     if state is None or state.resources is None:
         return asked
-    held = [_nano(state.resources.requests), _nano(state.allocated_resources)]
+    held = [_milli(state.resources.requests), _milli(state.allocated_resources)]
     return _largest(held if infeasible else [asked, *held])
 
 
 def _replace_by_pod_level(
-    total: Nano, pod_level: ResourceRequirements, status: PodStatus | None, *, infeasible: bool
+    total: Milli, pod_level: ResourceRequirements, status: PodStatus | None, *, infeasible: bool
 ) -> None:
     """Pod-level requests stand for the containers' sum; a pod-level limit without request only where no container
     asks (apis/core/v1 defaultPodRequests; huge pages cannot be overcommitted, so there the limit is the request)."""
-    requests = {name: units for name, units in _nano(pod_level.requests).items() if _is_pod_level(name)}
-    for name, units in _nano(pod_level.limits).items():
+    requests = {name: units for name, units in _milli(pod_level.requests).items() if _is_pod_level(name)}
+    for name, units in _milli(pod_level.limits).items():
         if _is_pod_level(name) and name not in requests and (name.startswith("hugepages-") or name not in total):
             requests[name] = units
     if status is not None and status.resources is not None and requests:
-        held = [_nano(status.resources.requests), _nano(status.allocated_resources)]
+        held = [_milli(status.resources.requests), _milli(status.allocated_resources)]
         effective = _largest(held if infeasible else [requests, *held])
         requests = {name: effective.get(name, 0) for name in requests}
     total.update(requests)
@@ -137,30 +138,30 @@ def _is_pod_level(name: str) -> bool:
     return name in ("cpu", "memory") or name.startswith("hugepages-")
 
 
-def _nano(quantities: Mapping[str, Value | None] | None) -> Nano:
-    nano: Nano = {}
+def _milli(quantities: Mapping[str, Value | None] | None) -> Milli:
+    milli: Milli = {}
     for name, value in (quantities or {}).items():
         if value is not None:
             try:
-                nano[name] = nano_units(value)
+                milli[name] = milli_units(value)
             except QuantityError as error:
                 raise QuantityError(f"{name}: {error}") from None
-    return nano
+    return milli
 
 
-def _add(total: Nano, other: Nano) -> None:
+def _add(total: Milli, other: Milli) -> None:
     for name, units in other.items():
         total[name] = total.get(name, 0) + units
 
 
-def _raise(peak: Nano, other: Nano) -> None:
+def _raise(peak: Milli, other: Milli) -> None:
     for name, units in other.items():
         if units > peak.get(name, -1):
             peak[name] = units
 
 
-def _largest(lists: Iterable[Nano]) -> Nano:
-    largest: Nano = {}
+def _largest(lists: Iterable[Milli]) -> Milli:
+    largest: Milli = {}
     for each in lists:
         _raise(largest, each)
     return largest

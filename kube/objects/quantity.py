@@ -31,8 +31,6 @@ _LARGEST_EXPONENT = 64
 """No resource needs more; an unbounded exponent would let one line of YAML eat the memory."""
 _LONGEST = 128
 
-NANO = 10**9
-
 
 class QuantityError(ValueError):
     """Not a quantity, or a quantity that cannot be an amount. The message names the value and what is wrong."""
@@ -71,20 +69,21 @@ def parse_quantity(value: Value) -> Fraction:
 
 
 @lru_cache(maxsize=1 << 14, typed=True)
-def nano_units(value: Value) -> int:
-    """The quantity in 10^-9 units, rounded up: the finest step a Quantity keeps, so sums of these are exact sums.
+def milli_units(value: Value) -> int:
+    """The quantity in thousandths, rounded up as the API server rounds each quantity of a resource list when it takes
+    it in (apis/core/v1 SetDefaults_ResourceList): sums of these are its sums.
 
     Raises QuantityError, also for negative values: no resource amount is negative.
     """
     number = parse_quantity(value)
     if number < 0:
         raise QuantityError(f"quantity {value!r} is negative")
-    return math.ceil(number * NANO)
+    return math.ceil(number * 1000)
 
 
-def amount_of_nano(resource: str, nano: int) -> int:
-    """Amount of `resource` from 10^-9 units, rounded up."""
-    return -(-nano // (10**6 if base_resource(resource) == "cpu" else NANO))
+def amount_of_milli(resource: str, milli: int) -> int:
+    """Amount of `resource` from thousandths, rounded up."""
+    return milli if base_resource(resource) == "cpu" else -(-milli // 1000)
 
 
 @lru_cache(maxsize=1 << 14, typed=True)
@@ -94,7 +93,7 @@ def amount(resource: str, value: Value) -> int:
     Raises QuantityError naming the resource.
     """
     try:
-        return amount_of_nano(resource, nano_units(value))
+        return amount_of_milli(resource, milli_units(value))
     except QuantityError as error:
         raise QuantityError(f"{resource}: {error}") from None
 

@@ -73,9 +73,10 @@ def test_an_init_step_before_the_sidecar_does_not_pay_for_it() -> None:
     assert pod_request(spec) == {"cpu": 3000}
 
 
-def test_fractions_are_summed_before_they_are_rounded_up() -> None:
-    spec = PodSpec(containers=[asking(cpu="0.0004"), asking(cpu="0.0004")])
-    assert pod_request(spec) == {"cpu": 1}
+def test_each_quantity_is_rounded_up_to_thousandths_and_the_sum_to_whole_units() -> None:
+    # The API server does the former when it takes a pod in, kube-scheduler the latter.
+    spec = PodSpec(containers=[asking(cpu="0.0004", memory="0.4"), asking(cpu="0.0004", memory="0.4")])
+    assert pod_request(spec) == {"cpu": 2, "memory": 1}
 
 
 def test_overhead_comes_on_top_of_everything() -> None:

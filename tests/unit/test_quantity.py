@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube.objects.quantity import QuantityError, amount, format_amount, nano_units, parse_quantity
+from kube.objects.quantity import QuantityError, amount, format_amount, milli_units, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,6 @@ def test_any_text_is_either_a_number_or_a_refusal_that_quotes_it(text: str) -> N
             parse_quantity(text)
 
 
-@given(st.lists(st.integers(0, 10**15), max_size=5))
-def test_sums_of_nano_units_are_exact_sums(parts: list[int]) -> None:
-    assert sum(nano_units(f"{part}n") for part in parts) == sum(parts)
+@pytest.mark.parametrize(("written", "thousandths"), [("1", 1000), ("1m", 1), ("0.5m", 1), ("100n", 1), ("0", 0)])
+def test_each_quantity_is_taken_in_as_thousandths_rounded_up(written: str, thousandths: int) -> None:
+    assert milli_units(written) == thousandths
