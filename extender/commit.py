@@ -135,9 +135,7 @@ class Committer:
     async def _where_is(self, binding: Binding, reason: str) -> tuple[Outcome, str]:
         """After a 409: is this very pod on this very node already (kubernetes#96579)?"""
         try:
-            found = _decode_pod(
-                await self._api.get(PODS, binding.name, binding.namespace, timeout=self._read_timeout)
-            )
+            found = _decode_pod(await self._api.get(PODS, binding.name, binding.namespace, timeout=self._read_timeout))
         except NotFound as error:
             return Outcome.GONE, error.message
         except ApiError as error:

@@ -41,12 +41,8 @@ class CoreCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         core = self._snapshot()
         yield _family(GaugeMetricFamily, "muster_gangs", "Gangs known, by state.", "state", core.gangs)
-        yield _family(
-            GaugeMetricFamily, "muster_reservations", "Reservations, by status.", "state", core.reservations
-        )
-        yield _family(
-            CounterMetricFamily, "muster_filter_refusals", "Pods refused by filter.", "reason", core.refusals
-        )
+        yield _family(GaugeMetricFamily, "muster_reservations", "Reservations, by status.", "state", core.reservations)
+        yield _family(CounterMetricFamily, "muster_filter_refusals", "Pods refused by filter.", "reason", core.refusals)
         yield _family(
             CounterMetricFamily,
             "muster_plan_changes",

@@ -122,9 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     api("--drain-timeout", type=_seconds, default=10.0, help="for Bindings under way when asked to stop")
 
     decisions = parser.add_argument_group("decisions", "see extender/config.py").add_argument
-    for name, default in zip(
-        CoreConfig.__struct_fields__, msgspec.structs.astuple(CoreConfig()), strict=True
-    ):
+    for name, default in zip(CoreConfig.__struct_fields__, msgspec.structs.astuple(CoreConfig()), strict=True):
         kind = str if isinstance(default, str) else int if isinstance(default, int) else _seconds
         decisions(
             f"--{name.replace('_', '-')}", dest=f"core_{name}", type=kind, default=default, help=f"default {default}"

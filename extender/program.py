@@ -114,22 +114,17 @@ class Extender:
             return [why]
         return [] if self.runner.deciding else ["about to decide"]
 
-    async def run(self) -> None:
+    async def run(self, *, listen: bool = True) -> None:
         """Until `stopping` is set, then in order: no new connection, every held call answered with an error, Bindings
-        under way finished, the lease let go. Raises ExceptionGroup when a part fails."""
+        under way finished, the lease let go. Raises ExceptionGroup when a part fails.
+
+        listen=False: no sockets; a simulated scheduler asks `runner` directly.
+        """
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = {
-                    name: group.create_task(work, name=name)
-                    for name, work in self._parts().items()
-                }
-                self.metrics_port = await self._probes.start(*self.options.metrics_listen)
-                self.port = await self._server.start(
-                    *self.options.listen, self._tls.context if self._tls is not None else None
-                )
-                log.info(
-                    line("serving", port=self.port, metrics=self.metrics_port, identity=self.options.identity)
-                )
+                tasks = {name: group.create_task(work, name=name) for name, work in self._parts().items()}
+                if listen:
+                    await self._listen()
                 await self.stopping.wait()
                 log.info("stopping")
                 await self._server.stop_accepting()
@@ -143,15 +138,19 @@ class Extender:
             await self._server.stop()
             await self._probes.stop()
 
+    async def _listen(self) -> None:
+        self.metrics_port = await self._probes.start(*self.options.metrics_listen)
+        context = self._tls.context if self._tls is not None else None
+        self.port = await self._server.start(*self.options.listen, context)
+        log.info(line("serving", port=self.port, metrics=self.metrics_port, identity=self.options.identity))
+
     def _parts(self) -> dict[str, Coroutine[Any, Any, None]]:
         parts = {
             "effects": self.runner.run(),
             "arrivals": self._arrivals.run(),
             "watches": self.feed.run(),
             "leadership": self.leadership.run(),
-            "life": follow(
-                self.leadership, self.feed, self.runner, quiet=self._quiet, on_leading=self._on_leading
-            ),
+            "life": follow(self.leadership, self.feed, self.runner, quiet=self._quiet, on_leading=self._on_leading),
             "hub lease": self._hub_lease.run(),
             "reporter": self._report_changes(),
             "events": self._recorder.run(),

@@ -46,6 +46,8 @@ class ServerTls:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.verify_mode = ssl.CERT_REQUIRED
+        # kube-scheduler keeps no sessions (Go's default), and a ticket is a third of a handshake's CPU.
+        self.context.num_tickets = 0
         _load(self.context, files)
 
     def reload_if_changed(self) -> bool:

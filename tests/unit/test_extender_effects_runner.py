@@ -450,6 +450,6 @@ async def test_the_time_a_gang_took_is_measured_from_its_first_member(case):
     case.perform(PostBindings(bindings=tuple(binding(case, uid=f"u{i}", name=f"p{i}") for i in range(2)), gang="g"))
     await settle()
     text = case.metrics.exposition().decode()
-    assert 'muster_gang_assembly_seconds_sum 3.0' in text
+    assert "muster_gang_assembly_seconds_sum 3.0" in text
     for call in calls:
         call.cancel()

@@ -65,9 +65,7 @@ class Case:
         self.api = ScriptedApi()
         self.core = Diary()
         self.metrics = Metrics(version="test")
-        self.feed = Feed(
-            self.api, self.clock, self.core, self.tell, self.metrics, reservations_in="muster-system"
-        )
+        self.feed = Feed(self.api, self.clock, self.core, self.tell, self.metrics, reservations_in="muster-system")
         self.task = None
 
     def tell(self, method, *args):
