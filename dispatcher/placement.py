@@ -5,7 +5,7 @@ report does not include yet (F3). Whether the gang fits is decided by the reserv
 the asking.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -68,12 +68,15 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     """Where known: its templates' constraints are then honoured too."""
 
 
+_Score = tuple[float, ...]
+"""Lower is asked first; see `_score`."""
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
-    whole: bool
-    """False: only the gang's minimum fits."""
-    score: tuple[float, ...]
-    """Lower is asked first; see `_score`."""
+    pods: int
+    """How many of the gang's pods have room there now: all, or at least its minimum."""
+    score: _Score
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,40 +106,45 @@ def choose(
     excluded: Mapping[str, str] | Iterable[str] = (),
     priority_classes: Mapping[str, int] | None = None,
     settings: Settings = DEFAULTS,
+    judge_all: bool = False,
 ) -> Choice:
     """Candidates in the order to ask. `excluded`: members that refused this job lately, with what they said.
-    `priority_classes`: the hub's; a member where one has another value is no candidate. Never raises for odd data."""
+    `priority_classes`: the hub's; a member where one has another value is no candidate. Never raises for odd data.
+
+    Members are judged in the order they would be asked, and, unless `judge_all`, none after the first where the whole
+    gang fits: `ranked` then ends with it, and members not judged are in neither list."""
     lately = dict(excluded) if isinstance(excluded, Mapping) else dict.fromkeys(excluded, "")
     wanted = demands(job)
     promised: dict[str, list[Promise]] = {}
     for promise in promises:
         if promise.job_id != job_id:
             promised.setdefault(promise.cluster, []).append(promise)
-    ranked: list[Candidate] = []
-    refused: list[ClusterReason] = []
+    refused: dict[str, str] = {}
     short: dict[str, str] = {}
+    ranked: list[Candidate] = []
+    open_: list[tuple[_Score, Member]] = []
     for member in members:
-        reason = _barred(
-            job, policy, member, lately=lately, priority_classes=priority_classes, settings=settings
-        )
-        if not reason:
-            try:
-                room = _room(job, wanted, member, promised.get(member.name, ()))
-            except QuantityError as error:
-                reason = f"its capacity report is damaged ({error}): update the extender there"
-            else:
-                if room.pods:
-                    score = _score(job, policy, member, room)
-                    ranked.append(Candidate(cluster=member.name, whole=room.pods == job.pods, score=score))
-                    continue
-                short[member.name] = next(iter(room.fit.short), "")
-                reason = room.fit.text
-        refused.append(ClusterReason(cluster=member.name, message=reason))
-    return Choice(
-        ranked=tuple(sorted(ranked, key=lambda candidate: (candidate.score, candidate.cluster))),
-        refused=tuple(sorted(refused, key=lambda reason: reason.cluster)),
-        short=short,
-    )
+        reason = _barred(job, policy, member, lately=lately, priority_classes=priority_classes, settings=settings)
+        try:
+            if not reason:
+                open_.append((_score(job, policy, member, _unreported_keys(wanted, member)), member))
+        except QuantityError as error:
+            reason = f"its capacity report is damaged ({error}): update the extender there"
+        if reason:
+            refused[member.name] = reason
+    for score, member in sorted(open_, key=lambda pair: (pair[0], pair[1].name)):
+        pods, fit = _room(job, wanted, member, promised.get(member.name, ()))
+        if not pods:
+            refused[member.name] = fit.text
+            short[member.name] = next(iter(fit.short), "")
+            continue
+        ranked.append(Candidate(cluster=member.name, pods=pods, score=score))
+        if pods == job.pods and not judge_all:
+            break
+    # The policy's groups come first, then more pods at once, then the rest of the score.
+    ranked.sort(key=lambda candidate: (candidate.score[0], -candidate.pods, candidate.score, candidate.cluster))
+    reasons = [ClusterReason(cluster=cluster, message=reason) for cluster, reason in sorted(refused.items())]
+    return Choice(ranked=tuple(ranked), refused=tuple(reasons), short=short)
 
 
 def demands(job: Job) -> list[Demand]:
@@ -154,33 +162,27 @@ def _promised(promise: Promise) -> list[Demand]:
     ]
 
 
-class _Room(msgspec.Struct, frozen=True):
-    pods: int
+def _room(
+    job: Job, wanted: list[Demand], member: Member, promised: Iterable[Promise]
+) -> tuple[int, LargestFit]:
     """How many of the gang's pods would run there at once: all, at least the minimum, or 0."""
-    fit: LargestFit
-    unknown: int
-    """Demanded node labels that the report does not tell."""
-
-
-def _room(job: Job, wanted: list[Demand], member: Member, promised: Iterable[Promise]) -> _Room:
     others = [
         demand
         for promise in promised
         if (promise.job_id, promise.epoch) not in member.includes
         for demand in _promised(promise)
     ]
-    keys = _unreported_keys(wanted, member)
-    unknown = len(keys - {HOSTNAME})
-    fit = largest_fit(wanted, member.shapes, others, unknown_label_keys=keys)
+    unknown = _unreported_keys(wanted, member)
+    fit = largest_fit(wanted, member.shapes, others, unknown_label_keys=unknown)
     if fit.fits:
-        return _Room(job.pods, fit, unknown)
+        return job.pods, fit
     if fit.pods < job.gang_min or job.gang_min == job.pods:
-        return _Room(0, fit, unknown)
+        return 0, fit
     if all(placed >= role.min_replicas for placed, role in zip(fit.placed, job.roles, strict=True)):
-        return _Room(fit.pods, fit, unknown)
+        return fit.pods, fit
     least = [Demand(each.pod_class, role.min_replicas, each.name) for each, role in zip(wanted, job.roles, strict=True)]
-    minimum = largest_fit(least, member.shapes, others, unknown_label_keys=keys)
-    return _Room(job.gang_min if minimum.fits else 0, fit, unknown)
+    minimum = largest_fit(least, member.shapes, others, unknown_label_keys=unknown)
+    return (job.gang_min if minimum.fits else 0), fit
 
 
 def _unreported_keys(wanted: Iterable[Demand], member: Member) -> set[str]:
@@ -263,10 +265,10 @@ def _admits(affinity: ClusterAffinity, member: Member) -> bool:
     return affinity.labels is None or affinity.labels.matches(member.labels)
 
 
-def _score(job: Job, policy: Policy, member: Member, room: _Room) -> tuple[float, ...]:
-    """Lower is better, compared from left to right: the policy's group order; more pods at once; labels the report
-    does not tell; taints that only advise against it; devices that would lie idle beside the job; how loosely it fits
-    (1 - the largest share it takes of any resource that is free there), so that big free rooms stay whole."""
+def _score(job: Job, policy: Policy, member: Member, unknown: Collection[str]) -> _Score:
+    """Lower is better, compared from left to right: the policy's group order; labels the report does not tell; taints
+    that only advise against it; devices that would lie idle beside the job; how loosely it fits (1 - the largest share
+    it takes of any resource that is free there), so that big free rooms stay whole. Raises QuantityError."""
     free: Resources = {}
     for shape in member.shapes:
         add_into(free, parse_resources(shape.free), shape.nodes)
@@ -277,8 +279,7 @@ def _score(job: Job, policy: Policy, member: Member, room: _Room) -> tuple[float
     idle = any("/" in name and name not in total for name, units in free.items() if units > 0)
     return (
         _group(policy, member) or 0,
-        1 - room.pods / job.pods,
-        room.unknown,
+        len([key for key in unknown if key != HOSTNAME]),
         advised_against,
         idle,
         1 - dominant_share(total, free),

@@ -28,7 +28,7 @@ def why(choice: Choice) -> dict[str, str]:
 
 
 def ask(job: Job, *members: Member, policy: Policy | None = None, **kwargs: Any) -> Choice:
-    return choose(job, policy or a_policy(), members, **kwargs)
+    return choose(job, policy or a_policy(), members, **{"judge_all": True, **kwargs})
 
 
 # --- F2: by node, not by sum
@@ -233,6 +233,17 @@ def test_a_label_that_reports_do_not_tell_is_tried_last() -> None:
     assert why(choice) == {"c": "largest fit 0 of 1 pods (node(s) didn't match Pod's node affinity/selector)"}
 
 
+def test_deciding_judges_no_further_than_the_first_that_holds_all() -> None:
+    members = [a_member("tight", shape(1, cpu=4)), a_member("mid", shape(1, cpu=8)), a_member("wide", shape(9, cpu=64))]
+    job = a_job(master=None, worker=role(2, cpu=3))
+
+    decided = ask(job, *members, judge_all=False)
+
+    assert chosen(decided) == ["mid"]
+    assert why(decided) == {"tight": "largest fit 1 of 2 pods (cpu)"}
+    assert chosen(ask(job, *members)) == ["mid", "wide"]
+
+
 # --- F3: room just promised
 
 
@@ -283,7 +294,7 @@ def test_where_only_the_minimum_fits_is_asked_after_where_all_fits() -> None:
 
     choice = ask(job, a_member("a", gpu_nodes(4)), a_member("b", gpu_nodes(60)), a_member("c", gpu_nodes(3)))
 
-    assert [(candidate.cluster, candidate.whole) for candidate in choice.ranked] == [("b", True), ("a", False)]
+    assert [(candidate.cluster, candidate.pods) for candidate in choice.ranked] == [("b", 6), ("a", 4)]
     assert why(choice) == {"c": "largest fit 3 of 6 pods (nvidia.com/gpu)"}
 
 
