@@ -51,7 +51,7 @@ def pod(name="p", uid="u", cpu="1", **labels):
 class Case:
     def __init__(self):
         self.api = ScriptedApi()
-        self.extender = None
+        self.extender: Extender
 
     @asynccontextmanager
     async def running(self, *more):
