@@ -170,7 +170,7 @@ class Member:
             cluster_uid=self.health.cluster_uid,
             shapes=tuple(self.capacity.shapes),
             shapes_left_out=self.capacity.shapes_left_out,
-            total=_resources(self.capacity.total),
+            free=self.free(),
             includes=frozenset((i.job_id, i.epoch) for i in self.capacity.includes),
             namespaces=frozenset(n.metadata.name for n in namespaces) if namespaces is not None else None,
             priority_classes={c.metadata.name: c.value for c in classes} if classes is not None else None,

@@ -20,7 +20,7 @@ from kube.objects.nodes import Taint
 from kube.objects.pod_class import plain_class, template_classes
 from kube.objects.pod_constraints import HOSTNAME
 from kube.objects.quantity import QuantityError
-from kube.objects.resources import Resources, add_into, dominant_share, parse_resources
+from kube.objects.resources import Resources, dominant_share, parse_resources
 from kube.objects.shape_fit import Demand, LargestFit, largest_fit
 
 SYSTEM_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
@@ -48,7 +48,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     cluster_uid: str = ""
     shapes: tuple[NodeShape, ...] = ()
     shapes_left_out: int = 0
-    total: Resources = {}
+    free: Resources = {}
+    """Free in all; only ranks members."""
     includes: frozenset[tuple[str, int]] = frozenset()
     """(id, epoch) that the report already counts."""
     namespaces: frozenset[str] | None = None
@@ -125,17 +126,18 @@ def choose(
     open_: list[tuple[_Score, Member]] = []
     for member in members:
         reason = _barred(job, policy, member, lately=lately, priority_classes=priority_classes, settings=settings)
-        try:
-            if not reason:
-                open_.append((_score(job, policy, member, _unreported_keys(wanted, member)), member))
-        except QuantityError as error:
-            reason = f"its capacity report is damaged ({error}): update the extender there"
         if reason:
             refused[member.name] = reason
+        else:
+            open_.append((_score(job, policy, member, _unreported_keys(wanted, member)), member))
     for score, member in sorted(open_, key=lambda pair: (pair[0], pair[1].name)):
-        pods, fit = _room(job, wanted, member, promised.get(member.name, ()))
+        try:
+            pods, fit = _room(job, wanted, member, promised.get(member.name, ()))
+        except QuantityError as error:
+            refused[member.name] = f"its capacity report is damaged ({error}): update the extender there"
+            continue
         if not pods:
-            refused[member.name] = fit.text
+            refused[member.name] = fit.text + (" in the largest node shapes" if member.shapes_left_out else "")
             short[member.name] = next(iter(fit.short), "")
             continue
         ranked.append(Candidate(cluster=member.name, pods=pods, score=score))
@@ -268,19 +270,16 @@ def _admits(affinity: ClusterAffinity, member: Member) -> bool:
 def _score(job: Job, policy: Policy, member: Member, unknown: Collection[str]) -> _Score:
     """Lower is better, compared from left to right: the policy's group order; labels the report does not tell; taints
     that only advise against it; devices that would lie idle beside the job; how loosely it fits (1 - the largest share
-    it takes of any resource that is free there), so that big free rooms stay whole. Raises QuantityError."""
-    free: Resources = {}
-    for shape in member.shapes:
-        add_into(free, parse_resources(shape.free), shape.nodes)
+    it takes of any resource that is free there), so that big free rooms stay whole."""
     total = job.total_request()
     advised_against = sum(
         taint.effect == "PreferNoSchedule" and not tolerates(policy.tolerations, taint) for taint in member.taints
     )
-    idle = any("/" in name and name not in total for name, units in free.items() if units > 0)
+    idle = any("/" in name and name not in total for name, units in member.free.items() if units > 0)
     return (
         _group(policy, member) or 0,
         len([key for key in unknown if key != HOSTNAME]),
         advised_against,
         idle,
-        1 - dominant_share(total, free),
+        1 - dominant_share(total, member.free),
     )

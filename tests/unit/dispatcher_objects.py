@@ -1,5 +1,6 @@
 """Documents and small views for tests of the dispatcher's pure modules."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from dispatcher.quota import Ask, Ledger, ask_for
 from dispatcher.quota_tree import Tree, read_tree
 from kube.objects.capacity import NodeShape
 from kube.objects.nodes import Taint
+from kube.objects.quantity import QuantityError
+from kube.objects.resources import Resources, add_into, parse_resources
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 IDENTITY = Identity("hub-1", "pytorch-test-x7k2", 3)
@@ -110,7 +113,11 @@ def shape(
 
 
 def a_member(name: str, *shapes: NodeShape, **kwargs: Any) -> Member:
-    known: dict[str, Any] = {"ready": True, "report_age": 1.0, "dialect": "training-operator", **kwargs}
+    free: Resources = {}
+    for each in shapes:
+        with contextlib.suppress(QuantityError):
+            add_into(free, parse_resources(each.free), each.nodes)
+    known = {"ready": True, "report_age": 1.0, "dialect": "training-operator", "free": free, **kwargs}
     return Member(name=name, shapes=shapes, **known)
 
 

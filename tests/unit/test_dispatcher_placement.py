@@ -92,6 +92,12 @@ def test_a_full_member_says_so() -> None:
     assert why(ask(a_job(), a_member("c1"))) == {"c1": "largest fit 0 of 3 pods (no node has free room)"}
 
 
+def test_a_report_that_left_shapes_out_is_told() -> None:
+    choice = ask(gpu_job(4), a_member("c1", gpu_nodes(3), shapes_left_out=9))
+
+    assert why(choice) == {"c1": "largest fit 3 of 4 pods (nvidia.com/gpu) in the largest node shapes"}
+
+
 # --- the policy's wishes
 
 
