@@ -67,9 +67,9 @@ def node_shapes(
         for name, units in free_items:
             totals[name] = totals.get(name, 0) + units * count
 
-    def size(entry: tuple[tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...], tuple[Taint, ...]], int]) -> (
-        tuple[float, float]
-    ):
+    def size(
+        entry: tuple[tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...], tuple[Taint, ...]], int],
+    ) -> tuple[float, float]:
         """Share of the free room of the member: of the resource it holds most of, then of all of them."""
         (free_items, _, _), count = entry
         shares = [units * count / totals[name] for name, units in free_items]
