@@ -47,9 +47,6 @@ class JobKind(msgspec.Struct, frozen=True, kw_only=True):
     def role(self, key: str) -> RoleKind | None:
         return next((role for role in self.roles if role.key == key), None)
 
-    def role_named(self, name: str) -> RoleKind | None:
-        return next((role for role in self.roles if role.name == name), None)
-
 
 PYTORCHJOB = JobKind(
     api_version="kubeflow.org/v1",

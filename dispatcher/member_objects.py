@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dispatcher.documents import at, deep_copy, mapping, string_map
+from dispatcher.documents import deep_copy, mapping, string_map
 from kube.objects.meta import Json
 from kube.objects.names import EPOCH, HUB_ID, JOB_ID, MANAGED
 
@@ -28,15 +28,6 @@ def stamp(document: Json, identity: Identity) -> Json:
         },
     }
     return copied
-
-
-def identity_of(document: Json) -> Identity | None:
-    """Identity that an object carries; None if it has none or an incomplete one: not ours."""
-    annotations = string_map(at(document, ("metadata", "annotations")))
-    hub_id, job_id, epoch = (annotations.get(name, "") for name in (HUB_ID, JOB_ID, EPOCH))
-    if not hub_id or not job_id or not (epoch.isascii() and epoch.isdigit()):
-        return None
-    return Identity(hub_id, job_id, int(epoch))
 
 
 def member_namespace(name: str, hub_id: str) -> Json:

@@ -94,14 +94,13 @@ class _Class:
 class _Queue:
     """One queue's jobs in order, and where the next one to try is."""
 
-    __slots__ = ("order", "ready", "settings")
+    __slots__ = ("order", "ready")
 
     def __init__(self) -> None:
         self.order: list[SortKey] = []
         """All its jobs."""
         self.ready: list[tuple[SortKey, ClassKey]] = []
         """First job of each class that is not parked."""
-        self.settings = DEFAULTS
 
 
 class Pending:
@@ -111,6 +110,9 @@ class Pending:
         self._jobs: dict[str, Waiting] = {}
         self._classes: dict[ClassKey, _Class] = {}
         self._queues: dict[NodePath, _Queue] = {}
+        """Queues with jobs."""
+        self._settings: dict[NodePath, QueueSettings] = {}
+        """Where they are not the defaults."""
         self._lots: dict[tuple[NodePath, str, str], list[tuple[int, ClassKey]]] = {}
         """(node, resource, bound) -> (units asked, class), sorted by units."""
         self._rooms: dict[str, RoomIndex] = {}
@@ -147,22 +149,22 @@ class Pending:
         waiting = self._jobs.pop(binding_id, None)
         if waiting is None:
             return
-        _remove(self._queues[waiting.queue].order, waiting.sort_key)
+        queue = self._queues[waiting.queue]
+        _remove(queue.order, waiting.sort_key)
         group = self._classes[waiting.class_key]
         with _Reheaded(self._queue(group.queue), group):
             _remove(group.jobs, waiting.sort_key)
         if not group.jobs:
             self._unpark(group)
             del self._classes[group.key]
+        if not queue.order:
+            del self._queues[waiting.queue]
 
     def configure(self, queue: NodePath, settings: QueueSettings) -> None:
-        self._queue(queue).settings = settings
-
-    def forget_queue(self, queue: NodePath) -> None:
-        """The queue is gone from the tree; jobs still in it keep it until they leave."""
-        known = self._queues.get(queue)
-        if known is not None and not known.order:
-            del self._queues[queue]
+        """In force at once, for jobs that wait already too (K17)."""
+        self._settings[queue] = settings
+        if settings == DEFAULTS:
+            del self._settings[queue]
 
     def next(self, ledger: Ledger) -> Waiting | None:
         """The job to try now: queues by how far below their min, then their priority, then by their first job's
@@ -289,22 +291,22 @@ class Pending:
     def _push_head(
         self, heads: list[tuple[float, int, SortKey, NodePath]], path: NodePath, queue: _Queue, ledger: Ledger
     ) -> None:
-        head = self._head(queue)
+        head = self._head(path, queue)
         if head is not None:
-            heapq.heappush(heads, (min(1.0, ledger.share(path)), -queue.settings.priority, head, path))
+            priority = self._settings.get(path, DEFAULTS).priority
+            heapq.heappush(heads, (min(1.0, ledger.share(path)), -priority, head, path))
 
-    def _head(self, queue: _Queue) -> SortKey | None:
+    def _head(self, path: NodePath, queue: _Queue) -> SortKey | None:
         """The queue's next job to try; None if there is none or its first job blocks it."""
         if not queue.ready:
             return None
-        if self._blocks(queue):
+        if self._blocks(path, queue):
             first = self._jobs[queue.order[0][-1]]
             return None if self._classes[first.class_key].parked else queue.order[0]
         return queue.ready[0][0]
 
-    @staticmethod
-    def _blocks(queue: _Queue) -> bool:
-        settings = queue.settings
+    def _blocks(self, path: NodePath, queue: _Queue) -> bool:
+        settings = self._settings.get(path, DEFAULTS)
         return settings.policy == "Block" or (
             settings.policy == "Intelligent" and -queue.order[0][0] >= settings.threshold
         )
@@ -312,7 +314,7 @@ class Pending:
     def _behind(self, waiting: Waiting, group: _Class) -> str:
         """What holds back a job that was never tried itself."""
         queue = self._queues[waiting.queue]
-        if group.parked or not self._blocks(queue) or queue.order[0] == waiting.sort_key:
+        if group.parked or not self._blocks(waiting.queue, queue) or queue.order[0] == waiting.sort_key:
             return ""
         first = self._jobs[queue.order[0][-1]]
         return f"queue {'/'.join(waiting.queue)}: behind {first.namespace}/{first.name}, which blocks the queue"

@@ -5,7 +5,7 @@ which never counts as less than what the child does not lend. Whole amounts thro
 released exactly as charged, where it was charged (koordinator#931).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -286,12 +286,3 @@ def _beyond_guarantee(use: _Use, path: NodePath, amounts: Resources) -> Blocked 
         if units > 0 and used + units > limit:
             return Blocked(path=path, resource=resource, bound="min", asked=units, used=used, limit=limit)
     return None
-
-
-def recompute(tree: Tree, entries: Iterable[Entry]) -> dict[NodePath, Resources]:
-    """Use of every node from scratch: what the ledger must always equal."""
-    use: dict[NodePath, Resources] = {path: {} for path in tree.nodes}
-    for entry in entries:
-        for path in ancestors(home_of(tree, entry.charged_at)):
-            add_into(use[path], entry.amounts)
-    return use

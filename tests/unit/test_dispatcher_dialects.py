@@ -1,4 +1,3 @@
-import copy
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from dispatcher.dialects import (
     why_not,
 )
 from dispatcher.documents import deep_copy
-from dispatcher.member_objects import Identity, identity_of, member_namespace, stamp
+from dispatcher.member_objects import Identity, member_namespace
 from kube.objects.resources import parse_resources
 from tests import samples
 from tests.unit.dispatcher_objects import IDENTITY, a_job, example, pytorchjob, read, role
@@ -25,6 +24,12 @@ IDENTITY_ANNOTATIONS = {"muster.dev/hub-id": "hub-1", "muster.dev/id": "pytorch-
 
 def copied(document: dict[str, Any], dialect: str = TRAINING_OPERATOR, scheduler: str = "muster") -> dict[str, Any]:
     return member_copy(read(document), dialect, scheduler, IDENTITY).document
+
+
+def marks(document: dict[str, Any]) -> dict[str, str]:
+    """The annotations muster has put on an object."""
+    annotations = document["metadata"]["annotations"]
+    return {name: value for name, value in annotations.items() if name.startswith("muster.dev/")}
 
 
 def templates(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -46,9 +51,9 @@ def test_copies_of_samples_ask_for_the_same_and_are_marked(name: str, dialect: s
     again = read(document)
     assert [(r.name, r.replicas) for r in again.roles] == [(r.name, r.replicas) for r in job.roles]
     assert [r.request for r in again.roles] == [r.request for r in job.roles]
-    assert identity_of(document) == IDENTITY
+    assert marks(document) == IDENTITY_ANNOTATIONS
     for each in templates(document):
-        assert identity_of(each) == IDENTITY
+        assert marks(each) == IDENTITY_ANNOTATIONS
         assert each["spec"]["schedulerName"] == "muster"
         assert each["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == job.name
     assert job.document == before
@@ -218,23 +223,8 @@ def test_nothing_of_the_hubs_own_travels() -> None:
     assert "status" not in made
 
 
-def test_identity_is_read_back_only_when_it_is_whole() -> None:
-    stamped = stamp({"kind": "X", "metadata": {"name": "x"}}, IDENTITY)
-    assert identity_of(stamped) == IDENTITY
-    for missing in IDENTITY_ANNOTATIONS:
-        damaged = copy.deepcopy(stamped)
-        del damaged["metadata"]["annotations"][missing]
-        assert identity_of(damaged) is None
-    for odd in ("", "x", "-1", "1.5", "²"):
-        damaged = copy.deepcopy(stamped)
-        damaged["metadata"]["annotations"]["muster.dev/epoch"] = odd
-        assert identity_of(damaged) is None
-    assert identity_of({}) is None
-
-
 def test_a_namespace_is_ours_but_no_jobs() -> None:
-    assert identity_of(member_namespace("team-a", "hub-1")) is None
-    assert member_namespace("team-a", "hub-1")["metadata"]["annotations"] == {"muster.dev/hub-id": "hub-1"}
+    assert marks(member_namespace("team-a", "hub-1")) == {"muster.dev/hub-id": "hub-1"}
 
 
 # --- PodGroup and reservation
@@ -245,7 +235,7 @@ def test_the_pod_group_has_the_jobs_name_and_minimum() -> None:
 
     assert (group["metadata"]["namespace"], group["metadata"]["name"]) == ("team-a", "diffusion-anchors")
     assert group["spec"] == {"minMember": 5, "scheduleTimeoutSeconds": 300}
-    assert identity_of(group) == IDENTITY
+    assert marks(group) == IDENTITY_ANNOTATIONS
 
 
 @pytest.mark.parametrize("dialect", [TRAINING_OPERATOR, ARENA])

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatcher.queueing import Pending, QueueSettings, Waiting
+from dispatcher.queueing import Pending, QueuePolicy, QueueSettings, Waiting
 from dispatcher.quota import Ask, Ledger
 from dispatcher.quota_tree import MAX_JOBS, NO_TREE
 from kube.objects.binding import ClusterReason, Component
@@ -104,6 +104,39 @@ def test_k19_anything_can_be_deleted_at_any_time() -> None:
 
 def test_a_job_without_a_timestamp_is_in_order_too() -> None:
     assert drain(pending(a_waiting("dated", at="t1"), a_waiting("undated", at="")), FREE) == ["undated", "dated"]
+
+
+def test_k16_a_job_that_moves_to_another_queue_blocks_the_old_one_no_more() -> None:
+    ledger = a_ledger(tree(a={"max": {"cpu": 0}}))
+    queue = pending(a_waiting("moved", an_ask(A, cpu=1), priority=1), a_waiting("next", an_ask(A)))
+    queue.configure(A, QueueSettings(policy="Block"))
+    assert drain(queue, ledger) == []
+
+    queue.put(a_waiting("moved", an_ask(B, cpu=1), priority=1))
+
+    assert drain(queue, ledger) == ["moved", "next"]
+
+
+def test_k17_an_edit_of_a_queue_keeps_its_jobs() -> None:
+    queue = pending(a_waiting("a", an_ask(A)), a_waiting("b", an_ask(A)))
+
+    policies: list[QueuePolicy] = ["Block", "Intelligent", "Priority"]
+    for policy in policies:
+        queue.configure(A, QueueSettings(policy=policy))
+        assert [job.name for job in queue.positions(A)] == ["a", "b"]
+    assert drain(queue, a_ledger(tree())) == ["a", "b"]
+
+
+def test_a_queue_outlives_its_jobs_by_nothing_but_its_settings() -> None:
+    ledger = a_ledger(tree())
+    queue = pending(a_waiting("a", an_ask(A)), a_waiting("b", an_ask(A, cpu=1)))
+    queue.configure(A, QueueSettings(policy="Block", priority=3))
+
+    drain(queue, ledger)
+    queue.put(a_waiting("c", an_ask(A), at="t9"))
+    queue.put(a_waiting("d", an_ask(B), at="t0"))
+
+    assert drain(queue, ledger) == ["c", "d"]
 
 
 # --- order across queues
