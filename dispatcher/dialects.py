@@ -56,7 +56,7 @@ def detect_dialect(schema: Json) -> str:
 
 
 def why_not(job: Job, dialect: str) -> str:
-    """"" if the dialect can carry the job, else the reason: what placement says of such a member."""
+    """Empty if the dialect can carry the job, else the reason: what placement says of such a member."""
     if dialect == TRAINING_OPERATOR:
         return ""
     if dialect != ARENA:
@@ -210,5 +210,3 @@ def member_reservation(
             claim=claim,
         ),
     )
-
-

@@ -72,4 +72,3 @@ KINDS: dict[tuple[str, str], JobKind] = {(row.api_version, row.kind): row for ro
 def kind_of(document: Json) -> JobKind | None:
     """The table's row for a document, None for a kind nobody schedules here."""
     return KINDS.get((str(document.get("apiVersion", "")), str(document.get("kind", ""))))
-

@@ -164,9 +164,7 @@ def _promised(promise: Promise) -> list[Demand]:
     ]
 
 
-def _room(
-    job: Job, wanted: list[Demand], member: Member, promised: Iterable[Promise]
-) -> tuple[int, LargestFit]:
+def _room(job: Job, wanted: list[Demand], member: Member, promised: Iterable[Promise]) -> tuple[int, LargestFit]:
     """How many of the gang's pods would run there at once: all, at least the minimum, or 0."""
     others = [
         demand

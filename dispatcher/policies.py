@@ -329,7 +329,7 @@ def match(policies: Iterable[Policy], job: Job, current: str = "") -> Policy | N
 
 
 def idle_text(policy: Policy, jobs: Iterable[Job]) -> str:
-    """"" if some job matches, else why each selector matches nothing and what there is instead."""
+    """Empty if some job matches, else why each selector matches nothing and what there is instead."""
     there = [job for job in jobs if job.namespace == policy.namespace]
     if any(matches(policy, job) for job in there):
         return ""

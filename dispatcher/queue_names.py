@@ -11,7 +11,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]")
 
 
 def queue_name(path: Sequence[str]) -> str:
-    """"root-child-2-v5zxz": the path in lower case with "-" for "/", "_" and all that names may not have, then five
+    """As in root-child-2-v5zxz: the path in lower case with "-" for "/", "_" and all that names may not have, then five
     characters that a hash of the path determines, so that no re-sync makes a second one (K15). A DNS label of at most
     63 characters; what is too long is cut in front, where paths are alike."""
     full = "/".join(path)

@@ -273,11 +273,7 @@ class Pending:
     def oldest_without_room(self) -> Waiting | None:
         """The one that has waited longest of those that quota admits and some member lacks room for, higher priority
         first."""
-        heads = [
-            group.jobs[0]
-            for group in self._classes.values()
-            if group.lacks_room
-        ]
+        heads = [group.jobs[0] for group in self._classes.values() if group.lacks_room]
         return self._jobs[min(heads)[-1]] if heads else None
 
     # Parts

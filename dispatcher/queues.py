@@ -23,6 +23,7 @@ CREATED_BY = "create-by-kubequeue"
 QUOTA = "kube-queue/quota-fullname"
 PARENT_QUOTA = "kube-queue/parent-quota-fullname"
 
+
 class QueueChanges(msgspec.Struct, frozen=True, kw_only=True):
     create: tuple[Json, ...] = ()
     update: tuple[Json, ...] = ()

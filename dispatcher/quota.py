@@ -46,7 +46,7 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """"queue root/child-2: max-jobs 1 of 1 used"."""
+        """As in "queue root/child-2: max-jobs 1 of 1 used"."""
         queue = f"queue {'/'.join(self.path)}"
         if self.bound == "tree":
             return f"{queue}: not a leaf of the quota tree"
@@ -64,9 +64,7 @@ def ask_for(path: NodePath, total: Mapping[str, int], *, preemptible: bool = Tru
 
 def charge_of(ask: Ask) -> Charge:
     """For the binding: the exact vector as canonical quantities."""
-    return Charge(
-        path=list(ask.path), amounts=format_resources(ask.amounts), non_preemptible=not ask.preemptible
-    )
+    return Charge(path=list(ask.path), amounts=format_resources(ask.amounts), non_preemptible=not ask.preemptible)
 
 
 def home_of(tree: Tree, charged_at: NodePath) -> NodePath:

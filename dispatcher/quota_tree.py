@@ -41,7 +41,7 @@ class QuotaNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def full_name(self) -> str:
-        """"root/child-2"."""
+        """As in "root/child-2"."""
         return "/".join(self.path)
 
     def held_back(self, resource: str) -> int:
@@ -131,9 +131,7 @@ def _node(draft: _Draft) -> QuotaNode:
 
 
 def _whole_amounts(exact: Exact) -> Resources:
-    return {
-        name: math.floor(value * 1000 if base_resource(name) == "cpu" else value) for name, value in exact.items()
-    }
+    return {name: math.floor(value * 1000 if base_resource(name) == "cpu" else value) for name, value in exact.items()}
 
 
 class _Reader:
@@ -209,7 +207,7 @@ class _Reader:
         try:
             parsed = json.loads(limit) if isinstance(limit, str) else limit
         except ValueError as error:
-            self.problem(field, f"is not JSON ({error}): write for example '{{\"cpu\": \"4\"}}'")
+            self.problem(field, f'is not JSON ({error}): write for example \'{{"cpu": "4"}}\'')
             return {}
         parts = parsed if isinstance(parsed, list) else [parsed]
         exact: Exact = {}

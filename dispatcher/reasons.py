@@ -19,7 +19,7 @@ _AGES = re.compile(r"(?: for)? \d+(?:\.\d+)?s(?: ago)?\b")
 
 
 def scheduled(cluster: str, components: Sequence[Component]) -> str:
-    """"Binding has been scheduled successfully. Result: {c1:0,[{master 1} {worker 2}]}", existing components only."""
+    """As in "Binding has been scheduled successfully. Result: {c1:0,[{master 1} {worker 2}]}"."""
     parts = " ".join(f"{{{component.name} {component.replicas}}}" for component in components)
     return f"Binding has been scheduled successfully. Result: {{{cluster}:0,[{parts}]}}"
 
@@ -39,15 +39,15 @@ def event_form(text: str) -> str:
 
 
 def largest_fit(fit: int, of: int, short: str) -> str:
-    """"largest fit 7 of 9 pods (nvidia.com/gpu)"."""
+    """As in "largest fit 7 of 9 pods (nvidia.com/gpu)"."""
     return f"largest fit {fit} of {of} pods" + (f" ({short})" if short else "")
 
 
 def seconds(age: float) -> str:
-    """"42s"."""
+    """As in "42s"."""
     return f"{int(age)}s"
 
 
 def amounts(vector: Mapping[str, int]) -> str:
-    """"cpu 4010m, memory 4Gi", sorted."""
+    """As in "cpu 4010m, memory 4Gi", sorted."""
     return ", ".join(f"{name} {format_amount(name, vector[name])}" for name in sorted(vector)) or "nothing"

@@ -76,9 +76,7 @@ def _take(ledger: Ledger, binding_id: str, taken: dict[str, Entry]) -> None:
 
 def _give_back(ledger: Ledger, binding_id: str, taken: dict[str, Entry]) -> None:
     entry = taken.pop(binding_id)
-    ledger.charge(
-        binding_id, Ask(path=entry.charged_at, amounts=entry.amounts, preemptible=entry.preemptible)
-    )
+    ledger.charge(binding_id, Ask(path=entry.charged_at, amounts=entry.amounts, preemptible=entry.preemptible))
 
 
 def _next_victim(claimant: Ask, blocked: Blocked, ledger: Ledger, jobs: list[Admitted]) -> str | None:

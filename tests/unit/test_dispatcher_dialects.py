@@ -142,9 +142,7 @@ def test_what_arena_merely_does_not_read_is_a_warning() -> None:
 
 
 def test_an_unknown_dialect_is_refused() -> None:
-    assert why_not(a_job(), "") == (
-        "its PyTorchJob dialect is not known: install the training operator there"
-    )
+    assert why_not(a_job(), "") == ("its PyTorchJob dialect is not known: install the training operator there")
 
 
 # --- roles

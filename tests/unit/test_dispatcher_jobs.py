@@ -199,9 +199,7 @@ def test_an_elastic_min_above_the_workers_asked_for_means_all_of_them() -> None:
 
     assert reading.job is not None
     assert reading.job.gang_min == 2
-    assert reading.warnings == (
-        "spec.elasticPolicy allows 4 to 8 replicas and Worker.replicas is 2: 2 are started",
-    )
+    assert reading.warnings == ("spec.elasticPolicy allows 4 to 8 replicas and Worker.replicas is 2: 2 are started",)
 
 
 def test_k14_replicas_default_to_one_and_null_is_absent() -> None:
@@ -266,6 +264,19 @@ def test_the_users_suspend_holds_a_job() -> None:
     assert a_job(runPolicy={"suspend": True}).held
     assert not a_job(runPolicy={"suspend": False}).held
     assert read(samples.job("anchors-eight-rdma-min-available.yaml")).held
+
+
+@pytest.mark.parametrize("policy", [None, {}, {"suspend": None}, {"suspend": False}])
+def test_k12_a_suspend_that_is_taken_back_in_any_way_holds_no_more(policy: Any) -> None:
+    assert not a_job(runPolicy=policy).held
+
+
+def test_k18_absent_and_null_metadata_is_no_metadata() -> None:
+    document = pytorchjob()
+    document["metadata"] |= {"labels": None, "annotations": None}
+
+    assert (read(document).labels, read(document).annotations) == ({}, {})
+    assert read(document).preemptible
 
 
 @pytest.mark.parametrize("group", ["alibabacloud.com", "koordinator.sh"])

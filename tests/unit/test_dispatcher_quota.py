@@ -282,9 +282,7 @@ def test_lent_parts_reach_through_levels() -> None:
     """The leaf keeps 3 back from its department, which passes that on to the root."""
     leaf = quota_node("leaf", min={"cpu": 3}, attributes={"alibabacloud.com/lendlimit": '{"cpu": 0}'})
     ledger = a_ledger(
-        quota_node(
-            "root", quota_node("dept", leaf, min={"cpu": 3}), quota_node("b"), min={"cpu": 10}, max={"cpu": 10}
-        )
+        quota_node("root", quota_node("dept", leaf, min={"cpu": 3}), quota_node("b"), min={"cpu": 10}, max={"cpu": 10})
     )
 
     assert ledger.room(B, CPU) == 7000

@@ -204,11 +204,13 @@ def test_permissions_are_read_from_the_namespace() -> None:
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["name", "min", "max", "children", "namespaces", "attributes", "cpu", LEND_LIMIT]),
-        inner,
-        max_size=5,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "min", "max", "children", "namespaces", "attributes", "cpu", LEND_LIMIT]),
+            inner,
+            max_size=5,
+        )
     ),
     max_leaves=12,
 )

@@ -107,9 +107,7 @@ def test_what_is_on_its_way_out_already_counts() -> None:
     jobs.run("stays", A, 4)
     jobs.run("going", A, 4, in_flight=True)
 
-    assert jobs.reclaim(B, 4) == Reclaim(
-        victims=(), reason="queue root/b: waits for jobs that give back its quota"
-    )
+    assert jobs.reclaim(B, 4) == Reclaim(victims=(), reason="queue root/b: waits for jobs that give back its quota")
 
 
 def test_a_limit_of_ones_own_is_nobodys_fault() -> None:
