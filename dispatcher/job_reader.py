@@ -16,7 +16,7 @@ from dispatcher.kinds import JobKind, RoleKind, kind_of
 from kube.objects.meta import Json
 from kube.objects.names import DEFAULT_SCHEDULER, MUSTER_SCHEDULER
 from kube.objects.pod_class import template_class
-from kube.objects.pod_requests import PodTemplateError, template_request
+from kube.objects.pod_requests import PodTemplateError
 from kube.objects.quantity import QuantityError
 from kube.objects.resources import Resources
 
@@ -179,8 +179,7 @@ class _Reader:
 
     def request(self, field: str, template: Json) -> Resources:
         try:
-            template_class(self.namespace, template)
-            return template_request(template)
+            return template_class(self.namespace, template).requests
         except (QuantityError, PodTemplateError) as error:
             self.problem(field, f"cannot make pods: {error}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:

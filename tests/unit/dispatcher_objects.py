@@ -11,8 +11,10 @@ from dispatcher.jobs import Job
 from dispatcher.member_objects import Identity
 from dispatcher.placement import Member
 from dispatcher.policies import Policy, read_policy
+from dispatcher.queueing import Waiting
 from dispatcher.quota import Ask, Ledger, ask_for
 from dispatcher.quota_tree import Tree, read_tree
+from kube.objects.binding import Component
 from kube.objects.capacity import NodeShape
 from kube.objects.nodes import Taint
 from kube.objects.quantity import QuantityError
@@ -153,3 +155,19 @@ def a_ledger(root: Any) -> Ledger:
 def an_ask(path: tuple[str, ...], *, preemptible: bool = True, **amounts: int) -> Ask:
     """Amounts as counted: cpu in millicores."""
     return ask_for(path, named(amounts), preemptible=preemptible)
+
+
+def a_waiting(
+    name: str, ask: Ask | None = None, *, priority: int = 0, at: str = "t1", gpu: int = 1, pods: int = 1, **kwargs: Any
+) -> Waiting:
+    component = Component(name="worker", replicas=pods, min_replicas=pods, request={"nvidia.com/gpu": str(gpu)})
+    return Waiting(
+        binding_id=name, namespace="ns", name=name, ask=ask, components=(component,), min_member=pods,
+        priority=priority, queued_at=at, **kwargs,
+    )  # fmt: skip
+
+
+def two_leaves(a: Any = None, b: Any = None, **root: int) -> Any:
+    """root with leaves a and b; keywords are the root's min and max."""
+    limits: dict[str, Any] = {"min": root, "max": root}
+    return quota_node("root", quota_node("a", **(a or {})), quota_node("b", **(b or {})), **limits)

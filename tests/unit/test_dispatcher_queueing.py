@@ -1,28 +1,14 @@
-import time
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dispatcher.queueing import Pending, QueuePolicy, QueueSettings, Waiting
-from dispatcher.quota import Ask, Ledger
+from dispatcher.quota import Ledger
 from dispatcher.quota_tree import MAX_JOBS, NO_TREE
-from kube.objects.binding import ClusterReason, Component
-from tests.unit.dispatcher_objects import ROOT, A, B, a_ledger, a_tree, an_ask, quota_node, shape
+from kube.objects.binding import ClusterReason
+from tests.unit.dispatcher_objects import A, B, a_ledger, a_tree, a_waiting, an_ask, shape, two_leaves
 
 FREE = Ledger(NO_TREE)
-
-
-def a_waiting(
-    name: str, ask: Ask | None = None, *, priority: int = 0, at: str = "t1", gpu: int = 1, pods: int = 1, **kwargs: Any
-) -> Waiting:
-    component = Component(name="worker", replicas=pods, min_replicas=pods, request={"nvidia.com/gpu": str(gpu)})
-    return Waiting(
-        binding_id=name, namespace="ns", name=name, ask=ask, components=(component,), min_member=pods,
-        priority=priority, queued_at=at, **kwargs,
-    )  # fmt: skip
 
 
 def pending(*jobs: Waiting) -> Pending:
@@ -43,11 +29,6 @@ def drain(queue: Pending, ledger: Ledger) -> list[str]:
     return admitted
 
 
-def tree(a: Any = None, b: Any = None, **root: int) -> Any:
-    limits: dict[str, Any] = {"min": root, "max": root}
-    return quota_node("root", quota_node("a", **(a or {})), quota_node("b", **(b or {})), **limits)
-
-
 # --- order in a queue
 
 
@@ -65,7 +46,7 @@ def test_priority_then_age_then_name() -> None:
 
 
 def test_non_preemptible_jobs_come_first_among_equals() -> None:
-    ledger = a_ledger(tree(a={"min": {"cpu": 4}}, cpu=4))
+    ledger = a_ledger(two_leaves(a={"min": {"cpu": 4}}, cpu=4))
     queue = pending(
         a_waiting("soft", an_ask(A, cpu=1), at="t1"),
         a_waiting("hard", an_ask(A, cpu=1, preemptible=False), at="t2"),
@@ -84,7 +65,7 @@ def test_k18_a_priority_edit_re_orders() -> None:
 
 
 def test_k19_anything_can_be_deleted_at_any_time() -> None:
-    ledger = a_ledger(tree(a={"max": {MAX_JOBS: 0}}))
+    ledger = a_ledger(two_leaves(a={"max": {MAX_JOBS: 0}}))
     queue = pending(a_waiting("a", an_ask(A)), a_waiting("b", an_ask(A)), a_waiting("c", an_ask(A, cpu=9)))
     queue.configure(A, QueueSettings(policy="Block"))
     assert queue.next(ledger) is None
@@ -107,7 +88,7 @@ def test_a_job_without_a_timestamp_is_in_order_too() -> None:
 
 
 def test_k16_a_job_that_moves_to_another_queue_blocks_the_old_one_no_more() -> None:
-    ledger = a_ledger(tree(a={"max": {"cpu": 0}}))
+    ledger = a_ledger(two_leaves(a={"max": {"cpu": 0}}))
     queue = pending(a_waiting("moved", an_ask(A, cpu=1), priority=1), a_waiting("next", an_ask(A)))
     queue.configure(A, QueueSettings(policy="Block"))
     assert drain(queue, ledger) == []
@@ -124,11 +105,11 @@ def test_k17_an_edit_of_a_queue_keeps_its_jobs() -> None:
     for policy in policies:
         queue.configure(A, QueueSettings(policy=policy))
         assert [job.name for job in queue.positions(A)] == ["a", "b"]
-    assert drain(queue, a_ledger(tree())) == ["a", "b"]
+    assert drain(queue, a_ledger(two_leaves())) == ["a", "b"]
 
 
 def test_a_queue_outlives_its_jobs_by_nothing_but_its_settings() -> None:
-    ledger = a_ledger(tree())
+    ledger = a_ledger(two_leaves())
     queue = pending(a_waiting("a", an_ask(A)), a_waiting("b", an_ask(A, cpu=1)))
     queue.configure(A, QueueSettings(policy="Block", priority=3))
 
@@ -144,7 +125,7 @@ def test_a_queue_outlives_its_jobs_by_nothing_but_its_settings() -> None:
 
 def test_the_queue_furthest_below_its_min_goes_first() -> None:
     """a uses 1 of 4, b 3 of 4; then a 2, then 3: equal, so age decides."""
-    ledger = a_ledger(tree(a={"min": {"cpu": "4m"}}, b={"min": {"cpu": "4m"}}, cpu=100))
+    ledger = a_ledger(two_leaves(a={"min": {"cpu": "4m"}}, b={"min": {"cpu": "4m"}}, cpu=100))
     ledger.charge("x", an_ask(A, cpu=1))
     ledger.charge("y", an_ask(B, cpu=3))
     queue = pending(
@@ -156,7 +137,7 @@ def test_the_queue_furthest_below_its_min_goes_first() -> None:
 
 
 def test_queues_at_their_min_compete_by_queue_priority_then_job() -> None:
-    ledger = a_ledger(tree())
+    ledger = a_ledger(two_leaves())
     queue = pending(
         a_waiting("a-high", an_ask(A), priority=9),
         a_waiting("b-old", an_ask(B), at="t0"),
@@ -166,14 +147,14 @@ def test_queues_at_their_min_compete_by_queue_priority_then_job() -> None:
 
     queue = pending(a_waiting("a-high", an_ask(A), priority=9), a_waiting("b-old", an_ask(B), at="t0"))
     queue.configure(B, QueueSettings(priority=1))
-    assert drain(queue, a_ledger(tree())) == ["b-old", "a-high"]
+    assert drain(queue, a_ledger(two_leaves())) == ["b-old", "a-high"]
 
 
 # --- quota
 
 
 def test_what_does_not_fit_is_passed_over_with_its_reason() -> None:
-    ledger = a_ledger(tree(a={"max": {"cpu": "10m"}}))
+    ledger = a_ledger(two_leaves(a={"max": {"cpu": "10m"}}))
     queue = pending(
         a_waiting("big", an_ask(A, cpu=11), priority=9),
         a_waiting("one", an_ask(A, cpu=6)),
@@ -186,7 +167,7 @@ def test_what_does_not_fit_is_passed_over_with_its_reason() -> None:
 
 
 def test_a_release_wakes_only_what_it_can_help() -> None:
-    ledger = a_ledger(tree(a={"max": {"cpu": "10m"}}, cpu=100))
+    ledger = a_ledger(two_leaves(a={"max": {"cpu": "10m"}}, cpu=100))
     ledger.charge("runs", an_ask(A, cpu=6))
     ledger.charge("stays", an_ask(A, cpu=4))
     queue = pending(*(a_waiting(f"w{n}", an_ask(A, cpu=n)) for n in (2, 6, 7, 9)))
@@ -202,7 +183,7 @@ def test_a_release_wakes_only_what_it_can_help() -> None:
 
 
 def test_a_release_in_one_leaf_helps_those_that_wait_for_the_root() -> None:
-    ledger = a_ledger(tree(cpu=1))
+    ledger = a_ledger(two_leaves(cpu=1))
     ledger.charge("runs", an_ask(A, cpu=1000))
     queue = pending(a_waiting("w", an_ask(B, cpu=1000)))
     assert drain(queue, ledger) == []
@@ -214,7 +195,7 @@ def test_a_release_in_one_leaf_helps_those_that_wait_for_the_root() -> None:
 
 
 def test_a_job_that_waits_for_its_leaf_is_not_woken_by_the_root() -> None:
-    ledger = a_ledger(tree(a={"max": {"cpu": 0}}, cpu=1))
+    ledger = a_ledger(two_leaves(a={"max": {"cpu": 0}}, cpu=1))
     queue = pending(a_waiting("w", an_ask(A, cpu=1)))
     assert drain(queue, ledger) == []
 
@@ -222,7 +203,7 @@ def test_a_job_that_waits_for_its_leaf_is_not_woken_by_the_root() -> None:
 
 
 def test_what_is_woken_but_short_of_something_else_waits_for_that() -> None:
-    ledger = a_ledger(tree(a={"max": {"cpu": "1m"}}, cpu=1, memory=1))
+    ledger = a_ledger(two_leaves(a={"max": {"cpu": "1m"}}, cpu=1, memory=1))
     ledger.charge("cpu", an_ask(A, cpu=1))
     ledger.charge("memory", an_ask(B, memory=1))
     queue = pending(a_waiting("w", an_ask(A, cpu=1, memory=1)))
@@ -237,11 +218,11 @@ def test_what_is_woken_but_short_of_something_else_waits_for_that() -> None:
 
 
 def test_k8_a_tree_change_re_examines_every_job() -> None:
-    ledger = a_ledger(tree(a={"max": {"cpu": 0}}))
+    ledger = a_ledger(two_leaves(a={"max": {"cpu": 0}}))
     queue = pending(a_waiting("w", an_ask(A, cpu=1)))
     assert drain(queue, ledger) == []
 
-    ledger.retree(a_tree(tree()))
+    ledger.retree(a_tree(two_leaves()))
 
     assert queue.wake_all() == 1
     assert drain(queue, ledger) == ["w"]
@@ -251,7 +232,7 @@ def test_k8_a_tree_change_re_examines_every_job() -> None:
 
 
 def blocked_head(policy: Any, head_priority: int = 9) -> tuple[Pending, Ledger]:
-    ledger = a_ledger(tree(a={"max": {"cpu": "10m"}}))
+    ledger = a_ledger(two_leaves(a={"max": {"cpu": "10m"}}))
     queue = pending(
         a_waiting("head", an_ask(A, cpu=11), priority=head_priority),
         a_waiting("small", an_ask(A, cpu=1)),
@@ -286,7 +267,7 @@ def test_priority_passes_over() -> None:
 def test_block_with_a_head_that_no_member_holds() -> None:
     queue = pending(a_waiting("head", an_ask(A), priority=1), a_waiting("small", an_ask(A, cpu=1)))
     queue.configure(A, QueueSettings(policy="Block"))
-    ledger = a_ledger(tree())
+    ledger = a_ledger(two_leaves())
     head = queue.next(ledger)
     assert head is not None
     queue.no_room(head.binding_id, {"c1": ""})
@@ -416,114 +397,3 @@ def test_the_one_that_has_waited_longest_for_room_may_claim() -> None:
     assert oldest() == "old"
     queue.discard("old")
     assert oldest() == ""
-
-
-# --- F10
-
-
-def test_f10_one_that_fits_is_found_at_once_behind_ten_thousand_that_do_not() -> None:
-    """All unlike, half blocked by quota and half by room. The bound is generous: a scan takes many times as long."""
-    ledger = a_ledger(tree(a={"max": {"cpu": "10m"}}))
-    queue = Pending()
-    queue.room_reported("c1", [shape(100, gpu=1)])
-    for n in range(5000):
-        queue.put(a_waiting(f"quota{n}", an_ask(A, cpu=11 + n), priority=9, at=f"t{n:05}"))
-        queue.put(a_waiting(f"room{n}", an_ask(B), gpu=2 + n, priority=9, at=f"t{n:05}"))
-    while (job := queue.next(ledger)) is not None:
-        queue.no_room(job.binding_id, {"c1": "nvidia.com/gpu"}, NO)
-    assert len(queue) == 10_000
-
-    started = time.perf_counter()
-    for n in range(100):
-        queue.put(a_waiting(f"fits{n}", an_ask(A, cpu=1), at=f"u{n:03}"))
-        job = queue.next(ledger)
-        assert job is not None
-        assert job.name == f"fits{n}"
-        queue.discard(job.binding_id)
-        queue.quota_freed(ledger, A)
-        queue.room_reported("c1", [shape(100, gpu=1)])
-    spent = time.perf_counter() - started
-
-    print(f"100 arrivals, releases and reports behind 10,000 blocked jobs: {spent * 10:.2f} ms each")
-    assert spent < 5
-
-
-# --- random streams against a plain model
-
-
-class QueueFollowsAModel(RuleBasedStateMachine):
-    """A queue of Priority policy admits, at each step, the first job by order that quota admits and that is not known
-    to lack room since the last report that may help it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ledger = a_ledger(tree(a={"max": {"cpu": "6m"}}, cpu=100))
-        self.queue = Pending()
-        self.waiting: dict[str, Waiting] = {}
-        self.gpus = 0
-        self.count = 0
-
-    @rule(cpu=st.integers(0, 7), gpu=st.integers(1, 4), priority=st.integers(0, 2), leaf=st.sampled_from([A, B]))
-    def submit(self, cpu: int, gpu: int, priority: int, leaf: tuple[str, ...]) -> None:
-        self.count += 1
-        job = a_waiting(f"j{self.count}", an_ask(leaf, cpu=cpu), gpu=gpu, priority=priority, at=f"t{self.count:04}")
-        self.waiting[job.binding_id] = job
-        self.queue.put(job)
-
-    @precondition(lambda self: self.waiting)
-    @rule(data=st.data(), priority=st.integers(0, 2))
-    def edit(self, data: st.DataObject, priority: int) -> None:
-        old = self.waiting[data.draw(st.sampled_from(sorted(self.waiting)))]
-        job = a_waiting(old.name, old.ask, priority=priority, at=old.queued_at, gpu=data.draw(st.integers(1, 4)))
-        self.waiting[job.binding_id] = job
-        self.queue.put(job)
-
-    @precondition(lambda self: self.waiting)
-    @rule(data=st.data())
-    def delete(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(self.waiting)))
-        del self.waiting[name]
-        self.queue.discard(name)
-
-    @precondition(lambda self: self.ledger.entries())
-    @rule(data=st.data())
-    def finish(self, data: st.DataObject) -> None:
-        entry = self.ledger.release(data.draw(st.sampled_from(sorted(self.ledger.entries()))))
-        assert entry is not None
-        self.queue.quota_freed(self.ledger, entry.home)
-
-    @rule(gpus=st.integers(0, 4))
-    def report(self, gpus: int) -> None:
-        self.gpus = gpus
-        self.queue.room_reported("c1", [shape(1, gpu=gpus)])
-
-    def fits(self, job: Waiting) -> bool:
-        assert job.ask
-        return self.ledger.blocked(job.ask) is None and int(job.components[0].request["nvidia.com/gpu"]) <= self.gpus
-
-    @rule()
-    def decide(self) -> None:
-        while (job := self.queue.next(self.ledger)) is not None:
-            assert job == self.waiting[job.binding_id]
-            if not self.fits(job):
-                self.queue.no_room(job.binding_id, {"c1": "nvidia.com/gpu"}, NO)
-                continue
-            better = [o for o in self.waiting.values() if o.sort_key < job.sort_key and self.fits(o)]
-            assert not better
-            assert job.ask
-            self.ledger.charge(job.binding_id, job.ask)
-            self.queue.discard(job.binding_id)
-            del self.waiting[job.binding_id]
-        assert not [job for job in self.waiting.values() if self.fits(job)]
-
-    @invariant()
-    def all_jobs_are_there_in_order(self) -> None:
-        assert len(self.queue) == len(self.waiting)
-        for leaf in (A, B):
-            jobs = sorted((j for j in self.waiting.values() if j.queue == leaf), key=lambda job: job.sort_key)
-            assert self.queue.positions(leaf) == jobs
-        assert self.queue.positions(ROOT) == []
-
-
-QueueFollowsAModel.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
-TestQueueFollowsAModel = QueueFollowsAModel.TestCase
