@@ -156,17 +156,15 @@ class LeaderElector:
     async def _attempt(self) -> None:
         """Renew, or acquire if that is allowed. Never raises ApiError; `leading` and `trouble` tell the outcome."""
         try:
-            for _ in range(2):
-                try:
-                    await self._read_and_write()
-                    break
-                except (Conflict, AlreadyExists, NotFound):
-                    # Somebody wrote in between (an annotation, a rival): look again at once.
-                    self._current = False
+            try:
+                await self._read_and_write()
+            except (Conflict, AlreadyExists, NotFound):
+                # Somebody wrote in between (an annotation, a rival): look again at once.
+                self._current = False
+                await self._read_and_write()
             self.trouble = None
         except ApiError as error:
-            # It may have been written all the same.
-            self._current = False
+            # A renewal may have been written all the same; then the next one meets a Conflict and looks again.
             if self.trouble is None:
                 log.warning("lease %s/%s: %s", self._namespace, self._name, error)
             self.trouble = error

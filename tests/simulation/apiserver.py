@@ -108,6 +108,12 @@ class ApiServer:
         stored = self.store.get(kind_of(resource), (namespace, name))
         return copied(stored.doc) if stored else None
 
+    def existing(self, resource: Resource, name: str, namespace: str = "") -> Doc:
+        """A copy; AssertionError if there is none."""
+        doc = self.doc(resource, name, namespace)
+        assert doc is not None, f"no {resource.plural} {namespace}/{name} in {self.name}"
+        return doc
+
     def serve(self, resource: Resource) -> None:
         self._served[kind_of(resource)] = resource
 
