@@ -1,5 +1,6 @@
 """Which addresses a member's API server may have, before and after DNS."""
 
+import errno
 import ipaddress
 import socket
 
@@ -55,7 +56,7 @@ class GuardedResolver(AbstractResolver):
         for result in found:
             refusal = address_refusal(result["host"], allow_loopback=self._allow_loopback)
             if refusal:
-                raise AddressRefused(f"{host} resolves to {result['host']}, {refusal}")
+                raise AddressRefused(errno.EACCES, f"{host} resolves to {result['host']}, {refusal}")
         return found
 
     async def close(self) -> None:

@@ -236,7 +236,7 @@ async def _body(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 def _unreachable(method: str, server: str, path: str, error: Exception, seconds: float) -> Unreachable:
     reason = (
-        f"no answer within {seconds:g} s" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        f"no answer within {seconds:.3g} s" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
     )
     return Unreachable(f"{method} {server}{path.partition('?')[0]}: {reason}")
 
