@@ -345,11 +345,11 @@ async def test_a_watch_that_breaks_off():
     async def cut(request):
         request.transport.abort()
 
-    async with client(streaming(b'{"a":1}\n', b'{"b"', then=cut)) as (api, _):
-        async with api.watch(PODS, resource_version="7") as lines:
-            assert await anext(aiter(lines)) == b'{"a":1}'
-            with pytest.raises(Unreachable):
-                await anext(aiter(lines))
+    broken = streaming(b'{"a":1}\n', b'{"b"', then=cut)
+    async with client(broken) as (api, _), api.watch(PODS, resource_version="7") as lines:
+        assert await anext(aiter(lines)) == b'{"a":1}'
+        with pytest.raises(Unreachable):
+            await anext(aiter(lines))
 
 
 async def test_a_silent_watch_is_found():
