@@ -105,13 +105,13 @@ def _slot_node(world: World, gang: Gang, member: Member, names: Sequence[str]) -
     own = world.slot_of(member)
     if own is not None and (own.node in names or own.committing):
         return own.node if own.node in names else None
-    free = [
-        slot
-        for slot_id in gang.free.get(member.role, ())
-        if (slot := world.ledger.slots[slot_id]).pod_class is member.pod_class
-    ]
     offered: Sequence[str] | frozenset[str] = names
-    for position, slot in enumerate(free):
+    first = None
+    for position, slot_id in enumerate(gang.free.get(member.role, ())):
+        slot = world.ledger.slots[slot_id]
+        if slot.pod_class is not member.pod_class:
+            continue
+        first = first or slot
         if position == 2:
             offered = frozenset(names)
         if slot.node in offered:
@@ -119,7 +119,7 @@ def _slot_node(world: World, gang: Gang, member: Member, names: Sequence[str]) -
                 world.counters["swaps"] += 1
             world.give(gang, slot, member)
             return slot.node
-    movable = own or (free[0] if free else None)
+    movable = own or first
     if movable is None or member.call is not None:
         return None
     return _move(world, gang, member, movable, names)

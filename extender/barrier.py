@@ -20,6 +20,7 @@ ELSEWHERE = "this pod is bound to another node"
 NOT_PLANNED = "the gang's plan has no room for this pod on this node"
 TIMED_OUT = "the gang was not complete in time, all its members are released together"
 NOT_BOUND = "the Binding could not be posted"
+DELETING = "this pod is being deleted"
 CLIENT_GONE = "nobody waits for this Binding any more"
 IN_DOUBT = "the outcome of the Binding is not known yet"
 
@@ -165,12 +166,20 @@ def bound(world: World, gang: Gang, member: Member, node: str, now: float) -> No
     _end_post(world, gang, member, "")
 
 
+def settled_by_watch(world: World, gang: Gang, member: Member) -> None:
+    """The pod is bound or has ended: nothing is left to be posted, whatever a POST under way will say."""
+    if member.posting:
+        _end_post(world, gang, member, "" if member.call is None or member.call.node == member.node else ELSEWHERE)
+    elif member.call is not None:
+        world.fail_call(gang, member, "" if member.call.node == member.node else ELSEWHERE)
+
+
 def retry(world: World, gang: Gang, member: Member, now: float) -> None:
     """Send a failed Binding again."""
     charge = world.ledger.charges.get(member.ref.uid)
-    if not member.posting or charge is None:
+    if not member.posting:
         return
-    if member.call is None:
+    if member.call is None or charge is None:
         posted(world, gang, member, Outcome.NOT_SENT, CLIENT_GONE, now)
         return
     world.post([_binding(member, member.call, charge.node)], gang.key)

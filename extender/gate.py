@@ -87,6 +87,12 @@ def posted(world: World, uid: str, outcome: Outcome, reason: str, now: float) ->
     _end(world, uid, f"{NOT_BOUND}: {reason}")
 
 
+def settled_by_watch(world: World, uid: str, node: str) -> None:
+    """The pod is bound: nothing is left to be posted, whatever a POST under way will say."""
+    call = world.plain_posting.get(uid)
+    _end(world, uid, "" if call is None or call.node == node else ELSEWHERE)
+
+
 def retry(world: World, uid: str, now: float) -> None:
     """Send a failed Binding again."""
     call, charge, facts = world.plain_posting.get(uid), world.ledger.charges.get(uid), world.pods.get(uid)

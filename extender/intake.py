@@ -4,7 +4,7 @@ Events may come twice, late, or out of order. What only moves one way is kept th
 finished stays finished, deleted stays deleted (tombstones), and the younger pod of a name replaces the older.
 """
 
-from extender import answers_bind, membership, places
+from extender import answers_bind, gate, membership, places
 from extender.ledger import Charge, Holder, Nomination
 from extender.pod_facts import PodFacts, facts_of
 from extender.timers import Timer
@@ -64,6 +64,8 @@ def pod_changed(world: World, pod: Pod, now: float, *, confirmed: bool = True) -
     world.pod_names[meta.key] = meta.uid
     _charge(world, facts)
     membership.update(world, facts, now)
+    if facts.node and meta.uid in world.plain_posting:
+        gate.settled_by_watch(world, meta.uid, facts.node)
     if facts.node and world.deciding:
         room = world.ledger.rooms.get(facts.node)
         if room is not None and room.slots and room.overcommitted:

@@ -73,8 +73,10 @@ def give_up_room(world: World, gang: Gang, error: str, now: float) -> None:
 
 def clear_holds(world: World, gang: Gang) -> None:
     gang.standins_until = None
-    for timer in (Timer.ASSEMBLING, Timer.BARRIER, Timer.HOLD, Timer.HEAL):
+    for timer in (Timer.ASSEMBLING, Timer.HOLD, Timer.HEAL):
         world.timers.clear(timer, gang.key)
+    if not gang.held:
+        world.timers.clear(Timer.BARRIER, gang.key)
 
 
 def object_of(world: World, gang: Gang) -> ObjectRef:

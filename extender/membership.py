@@ -1,5 +1,6 @@
 """Pods become members of gangs, change, and are lost."""
 
+from extender import barrier
 from extender.gangs import Gang, Member, Role
 from extender.pod_facts import PodFacts, facts_of, gang_key
 from extender.world import World
@@ -56,10 +57,10 @@ def update(world: World, facts: PodFacts, now: float) -> None:
         if facts.succeeded and _decides(gang, identity.role):
             gang.ended_ok = True
     member.charged = uid in world.ledger.charges
-    if member.call is not None and not member.posting and (member.node or member.finished or member.terminating):
-        call = member.call
-        world.answer(call, "" if member.node == call.node and not member.finished else "the pod needs no Binding")
-        member.call = None
+    if member.node or member.finished:
+        barrier.settled_by_watch(world, gang, member)
+    elif member.terminating and not member.posting:
+        world.fail_call(gang, member, barrier.DELETING)
     gang.retally(member)
     world.touch(key)
 

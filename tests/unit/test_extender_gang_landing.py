@@ -260,6 +260,20 @@ class TestCommit:
         stage.pass_time(1)
         assert stage.answers == dict.fromkeys(calls, "")
 
+    def test_a_binding_in_doubt_keeps_its_room_and_its_node(self, stage):
+        pods = gang(8)
+        stage.refuse_posts["uid-train-0"] = [Outcome.UNKNOWN] * 1000
+        stage.add(pod_group(minimum=8), *pods)
+        calls = [stage.schedule(each) for each in pods]
+        stage.pass_time(75)
+        assert stage.answers[calls[0]] == barrier.IN_DOUBT
+        (where,) = {to for uid, to in stage.posts if uid == "uid-train-0"}
+        assert stage.filter(pod("thief"), [where]).node_names == []
+        assert stage.node_for(pods[0]) == where
+        assert stage.answers[stage.bind(pods[0], "b" if where == "a" else "a")] == barrier.IN_DOUBT
+        del stage.refuse_posts["uid-train-0"]
+        assert stage.answers[stage.bind(pods[0], where)] == ""
+
     def test_a_gang_that_cannot_be_healed_is_evicted_whole(self, stage):
         pods = gang(3)
         stage.refuse_posts["uid-train-1"] = [Outcome.REJECTED] * 1000

@@ -163,7 +163,7 @@ def test_members_that_constrain_each_other(zones, members, skew, apart):
     ]
     selector = {"matchLabels": {"app": "x"}}
     if apart:
-        rule = {
+        rule: dict[str, Any] = {
             "affinity": {
                 "podAntiAffinity": {
                     "requiredDuringSchedulingIgnoredDuringExecution": [
