@@ -56,8 +56,9 @@ class ObjectCache(Generic[T]):
     def put(self, obj: T, *, from_watch: bool) -> None:
         """The object exists in this state.
 
-        A watch event older than what is cached is a replay and ignored (resourceVersions of one object are
-        comparable integers, KEP-5504). A list is believed whatever it says: a restored etcd counts from lower again.
+        A watch event no newer than what is cached is a replay and ignored (resourceVersions of one object are
+        comparable integers, KEP-5504). A list is believed whatever it says: a restored etcd counts from lower again,
+        and over the same numbers a second time.
         """
         key = obj.metadata.key
         old = self._objects.get(key)
@@ -73,7 +74,8 @@ class ObjectCache(Generic[T]):
             self._objects[key] = obj
             self._tell(Change.ADDED, None, obj)
             return
-        if old.metadata.resource_version == obj.metadata.resource_version or (from_watch and _older(obj, old)):
+        same_version = old.metadata.resource_version == obj.metadata.resource_version
+        if (same_version or _older(obj, old)) if from_watch else (same_version and old == obj):
             return
         self._objects[key] = obj
         self._tell(Change.MODIFIED, old, obj)

@@ -221,6 +221,20 @@ async def test_a_restored_server_is_noticed():
 
 
 @virtual
+async def test_after_a_restore_a_version_may_mean_another_state():
+    """The server counts over the same numbers again; a list is compared by content."""
+    story = Story(
+        [page(500, obj("a", 400, size=1), obj("b", 450)), page(420), page(420, obj("a", 400, size=2), obj("b", 450))],
+        [[BREAK]],
+    )
+    await story.played()
+    assert story.heard == ["Added a 400", "Added b 450", "Modified a 400"]
+    there = story.reflector.get("ns", "a")
+    assert there is not None
+    assert there.size == 2
+
+
+@virtual
 async def test_a_watch_that_brought_nothing_is_doubted():
     """The restored server may just as well end the silent watch politely."""
     story = Story([page(500, obj("a", 400)), page(300), page(300)], [[]])
@@ -277,7 +291,10 @@ async def test_what_is_no_api_server_changes_nothing():
 @virtual
 async def test_an_object_that_does_not_decode_is_reported_and_kept_as_it_was():
     story = Story(
-        [page(10, obj("a", 3, size=1), obj("bad", 4, size="big")), page(30, obj("a", 3), obj("late", 20, size="big"))],
+        [
+            page(10, obj("a", 3, size=1), obj("bad", 4, size="big")),
+            page(30, obj("a", 3, size=1), obj("late", 20, size="big")),
+        ],
         [[line("MODIFIED", obj("a", 11, size="big")), line("ADDED", obj("late", 12, size=5)), expired()]],
     )
     await story.played()
