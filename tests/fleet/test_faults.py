@@ -122,7 +122,7 @@ def test_the_dispatcher_killed_on_the_way(
     fleet.members["member2"].kubectl("cordon", "-l", "type=kwok")
     wait_for(
         "the hub knows that member2 has no room",
-        lambda: free_nodes(hub, "member2") == 0,
+        lambda: usable_nodes(hub, "member2") == 0,
         GENEROUS,
     )
     dispatcher = fleet.processes["hub/dispatcher"]
@@ -161,9 +161,10 @@ def test_the_dispatcher_killed_on_the_way(
     nothing_left(fleet, namespace)
 
 
-def free_nodes(hub: Cluster, member: str) -> int:
-    found = read(hub, f"/apis/muster.dev/v1alpha1/memberclusters/{member}") or {}
-    return int(found.get("status", {}).get("nodes", -1))
+def usable_nodes(hub: Cluster, member: str) -> int:
+    """Ready, schedulable nodes as the hub knows them."""
+    found = hub.get(f"/apis/muster.dev/v1alpha1/memberclusters/{member}")
+    return int(found["status"].get("nodes", 0))
 
 
 @pytest.fixture

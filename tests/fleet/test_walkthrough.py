@@ -20,9 +20,14 @@ AGE = r"\d+[smhd](\d+[smh])?"
 
 @pytest.fixture
 def hub_default(fleet: Fleet) -> Iterator[Cluster]:
-    """The hub; what the walk-through leaves in namespace default is removed afterwards."""
+    """The hub, with nothing of the walk-through in namespace default, before and afterwards."""
+    empty_default(fleet)
     yield fleet.hub
     fleet.restore()
+    empty_default(fleet)
+
+
+def empty_default(fleet: Fleet) -> None:
     fleet.hub.kubectl("delete", "pytorchjob", "--all", "-n", "default", "--timeout=60s")
     fleet.hub.kubectl("delete", "propagationpolicy", "--all", "-n", "default")
     fleet.hub.kubectl("delete", "elasticquotatree", "--all", "-n", "kube-system")
@@ -132,7 +137,7 @@ def test_queue_mode_runs_one_job_after_another(fleet: Fleet, hub_default: Cluste
         ),
         GENEROUS,
     )
-    assert "queue root/child-2: kube-queue/max-jobs 1 of 1 used" in message
+    assert "queue root/child-2: max-jobs 1 of 1 used" in message
     units = hub_default.kubectl("get", "queueunit").stdout
     assert re.search(rf"{JOB}-pytorchjob-rb-qu +(Dequeued|Running)", units)
     assert re.search(rf"{second}-pytorchjob-rb-qu +Enqueued", units)
