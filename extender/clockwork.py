@@ -1,6 +1,6 @@
 """What happens when a timer falls due: one line per timer, the rules are in the modules called."""
 
-from extender import barrier, claims, gate, intake, life, reservations, waking
+from extender import barrier, claims, gate, group_status, intake, life, reservations, waking
 from extender.gangs import Gang, State
 from extender.ledger import Holder
 from extender.timers import Timer
@@ -25,6 +25,8 @@ def fire(world: World, timer: Timer, key: str, now: float) -> None:
         return
     elif timer is Timer.PLAN:
         life.try_hungry(world, now)
+    elif timer is Timer.GROUP:
+        group_status.write(world, key)
     elif timer is Timer.STATUS:
         reservations.ask_again(world, key, now)
     elif (gang := world.gangs.get(key)) is not None:
@@ -91,7 +93,7 @@ def _of_gang(world: World, timer: Timer, gang: Gang, now: float) -> None:
     elif timer is Timer.WAKE:
         waking.wake(world, gang)
     elif timer is Timer.CLAIM:
-        claims.ended(world, gang, now)
+        claims.due(world, gang, now)
 
 
 def _assembling_is_over(world: World, gang: Gang, now: float) -> None:

@@ -35,7 +35,13 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One claim holds its nodes this long at most ..."""
     claim_pause: float = 300.0
     """... and then rests this long."""
+    claim_after: float = 120.0
+    """A user's gang that has waited so long may claim nodes ..."""
+    claim_again: float = 10.0
+    """... and looks this often whether it is its turn."""
     wake_spread: float = 0.05
     """Refused gangs are woken one after the other with this pause between them."""
+    write_pod_group_status: bool = True
+    """Keep phase and counts of users' PodGroups true; off where another controller does."""
     max_shapes: int = 256
     """Rows of a capacity report; the largest are kept."""

@@ -19,6 +19,7 @@ from extender import (
     answers_preempt,
     barrier,
     clockwork,
+    group_status,
     intake,
     life,
     report,
@@ -99,13 +100,13 @@ class Core:
 
     def pod_group_changed(self, group: PodGroup, now: float) -> list[Effect]:
         key = f"{group.metadata.namespace}/{group.metadata.name}"
-        self._world.pod_groups[key] = group
+        group_status.seen(self._world, key, group)
         self._world.touch(key)
         return self._settle(now)
 
     def pod_group_deleted(self, namespace: str, name: str, now: float) -> list[Effect]:
         key = f"{namespace}/{name}"
-        self._world.pod_groups.pop(key, None)
+        group_status.gone(self._world, key)
         self._world.touch(key)
         return self._settle(now)
 

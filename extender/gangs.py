@@ -254,6 +254,8 @@ class Gang(msgspec.Struct):
     rechecking: bool = False
     token: int = 0
     """Of the last commit begun; a recheck that answers another token is late."""
+    waits_from: float | None = None
+    """Since when it has had no room: who waited longest may claim nodes."""
     detail: str = ""
     """Why it has no room, in numbers, for conditions and events."""
     tried_at: int = -1

@@ -114,6 +114,7 @@ def _read(world: World, known: PodFacts | None, pod: Pod) -> PodFacts:
         known.nominated = ""
         known.finished = known.finished or pod.finished
         known.succeeded = known.succeeded or pod.status.phase == "Succeeded"
+        known.running = pod.status.phase == "Running"
         known.terminating = known.terminating or meta.deletion_timestamp is not None
         known.gated = False
         if pod.spec.node_name and not known.finished:

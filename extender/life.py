@@ -3,7 +3,7 @@
 `review` runs for every gang that was touched, before the call that touched it returns.
 """
 
-from extender import barrier, places, reservations, waking
+from extender import barrier, claims, group_status, places, reservations, waking
 from extender.admission import group_refusal, may_hold
 from extender.effects import EvictPods, ObjectRef, RecordEvent
 from extender.gangs import Gang, Happening, State
@@ -25,7 +25,10 @@ def review(world: World, gang: Gang, now: float) -> None:
         return
     _read_requirements(world, gang)
     gang.advance(Happening.SEEN, now)
-    if not world.deciding or gang.busy:
+    if not world.deciding:
+        return
+    group_status.soon(world, gang, now)
+    if gang.busy:
         return
     if gang.state is State.EVICTING:
         if gang.present:
@@ -144,6 +147,7 @@ def _compare_bound(world: World, gang: Gang, now: float) -> None:
     if gang.minimum_met():
         if gang.advance(Happening.WHOLE, now):
             clear_holds(world, gang)
+            gang.waits_from = None
             reservations.landed(world, gang, now)
         elif gang.hub is not None:
             world.timers.clear(Timer.HEAL, gang.key)
@@ -195,9 +199,12 @@ def _room_for_hub(world: World, gang: Gang, now: float) -> None:
     shortfall = _cover(world, gang, now, standins=True)
     if shortfall is not None:
         _no_room(world, gang, shortfall, now)
+        if reservations.wants_claim(world, gang) and claims.make(world, gang, now):
+            return
         if not landed_once:  # its pods ran and are made anew: that is for the hub to judge
             reservations.does_not_fit(world, gang, shortfall, now)
         return
+    claims.drop(world, gang)
     if gang.slots or gang.state is not State.INCOMPLETE:
         gang.advance(Happening.PLAN, now)
     if landed_once:
@@ -223,6 +230,8 @@ def _room_for_user(world: World, gang: Gang, now: float) -> None:
         if shortfall is not None:
             _no_room(world, gang, shortfall, now)
         else:
+            claims.drop(world, gang)
+            world.timers.clear(Timer.CLAIM, gang.key)
             world.timers.clear(Timer.ASSEMBLING, gang.key)
             gang.standins_until = None
             if gang.advance(Happening.PLAN, now):
@@ -303,3 +312,5 @@ def _no_room(world: World, gang: Gang, shortfall: Shortfall, now: float) -> None
         world.emit(
             RecordEvent(ref=object_of(world, gang), type="Warning", reason="GangDoesNotFit", message=gang.detail)
         )
+    if gang.hub is None:
+        claims.wait_for(world, gang, now)

@@ -24,6 +24,8 @@ class PodFacts(msgspec.Struct):
     nominated: str = ""
     finished: bool = False
     succeeded: bool = False
+    running: bool = False
+    """status.phase is Running."""
     terminating: bool = False
     gated: bool = False
     native: bool = False
@@ -66,6 +68,7 @@ def facts_of(pod: Pod, label_keys: Iterable[str] = ()) -> PodFacts:
         nominated="" if bound else pod.status.nominated_node_name,
         finished=pod.finished,
         succeeded=pod.status.phase == "Succeeded",
+        running=pod.status.phase == "Running",
         terminating=meta.deletion_timestamp is not None,
         gated=bool(pod.spec.scheduling_gates),
         native=is_native_group(pod.spec),

@@ -97,6 +97,12 @@ def landed_once(world: World, gang: Gang) -> bool:
     return held is not None and (held.wish or held.reservation.status).state == "Landed"
 
 
+def wants_claim(world: World, gang: Gang) -> bool:
+    """Not promised anything yet, and the hub asked to wait for room rather than be refused."""
+    held = world.reservations.get(gang.key)
+    return held is not None and held.reservation.spec.claim and (held.wish or held.reservation.status).state == ""
+
+
 def refuse(world: World, gang: Gang, reason: str, message: str, now: float) -> None:
     """Final. Loses, by resourceVersion, against a change of the hub that was not seen yet (PROTOCOL rule 13)."""
     held = world.reservations.get(gang.key)

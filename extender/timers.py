@@ -37,6 +37,8 @@ class Timer(StrEnum):
     """Key: "". Blocked gangs are tried again."""
     WAKE = "wake"
     """Key: gang, or pod UID. Waiting pods are patched so that kube-scheduler asks again."""
+    GROUP = "group"
+    """Key: gang. The status of its PodGroup is written."""
     GRACE = "grace"
     """Key: "". POSTs that waited after a take-over are sent."""
     CLAIM = "claim"

@@ -14,7 +14,7 @@ from extender.pod_facts import PodFacts
 from extender.timers import Timer, Timers
 from kube.objects.classes import PriorityClass, RuntimeClass
 from kube.objects.pod_class import PodClass
-from kube.objects.pod_group import PodGroup
+from kube.objects.pod_group import PodGroup, PodGroupStatus
 from kube.objects.reservation import GangReservation, ReservationStatus
 from kube.objects.resource_quota import ResourceQuota
 
@@ -54,6 +54,10 @@ class World:
         self.gangs: dict[str, Gang] = {}
         self.pod_groups: dict[str, PodGroup] = {}
         """By `namespace/name`."""
+        self.group_writes: dict[str, PodGroupStatus] = {}
+        """PodGroup -> the last status that was asked for."""
+        self.group_writers: set[str] = set()
+        """PodGroups whose status somebody else writes."""
         self.reservations: dict[str, Held] = {}
         """By gang key."""
         self.quotas: dict[tuple[str, str], ResourceQuota] = {}
@@ -194,6 +198,7 @@ class World:
             "gangs": len(self.gangs),
             "members": sum(len(gang.members) for gang in self.gangs.values()),
             "pod_groups": len(self.pod_groups),
+            "group_writes": len(self.group_writes) + len(self.group_writers),
             "reservations": len(self.reservations),
             "rooms": len(self.ledger.rooms),
             "charges": len(self.ledger.charges),

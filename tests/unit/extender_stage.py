@@ -20,6 +20,7 @@ from extender.effects import (
     PostBindings,
     Recheck,
     RecordEvent,
+    SetPodGroupStatus,
     SetReservationStatus,
     WakePods,
 )
@@ -44,6 +45,7 @@ class Stage:
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
         """By UID."""
+        self.groups: dict[tuple[str, str], PodGroup] = {}
         self.reservations: dict[str, GangReservation] = {}
         self.effects: list[Effect] = []
         self.answers: dict[int, str] = {}
@@ -75,6 +77,7 @@ class Stage:
                 self.pods[each.metadata.uid] = each
                 self.perform(self.core.pod_changed(each, self.now))
             elif isinstance(each, PodGroup):
+                self.groups[each.metadata.key] = each
                 self.perform(self.core.pod_group_changed(each, self.now))
             else:
                 self.reservations[each.metadata.name] = each
@@ -170,6 +173,9 @@ class Stage:
             elif isinstance(effect, SetReservationStatus):
                 if self.auto_status:
                     self.put_status(effect)
+            elif isinstance(effect, SetPodGroupStatus):
+                if self.auto_status:
+                    self.put_group_status(effect)
             elif isinstance(effect, WakePods):
                 self.woken += [ref.name for ref in effect.pods]
             elif isinstance(effect, EvictPods):
@@ -209,6 +215,15 @@ class Stage:
         self.reservations[effect.name] = changed
         self.perform(self.core.reservation_changed(changed, self.now))
         return True
+
+    def put_group_status(self, effect: SetPodGroupStatus) -> None:
+        current = self.groups.get((effect.namespace, effect.name))
+        if current is not None and current.metadata.resource_version == effect.resource_version:
+            changed = copy(current)
+            changed.status = effect.status
+            self._version += 1
+            changed.metadata.resource_version = str(self._version)
+            self.add(changed)
 
     # --- what is seen ---
 

@@ -271,9 +271,9 @@ class Extender(RuleBasedStateMachine):
             chaos.remove_pod(uid)
         for name in list(chaos.reservations):
             chaos.remove_reservation(name)
-        for each in list(chaos.nodes.values()):
-            if each.spec.unschedulable:
-                opened = copy(each)
+        for closed in list(chaos.nodes.values()):
+            if closed.spec.unschedulable:
+                opened = copy(closed)
                 opened.spec.unschedulable = False
                 chaos.put(opened)
         chaos.quiet(3)
