@@ -241,6 +241,10 @@ def _dispatcher(cluster: Cluster, spec: FleetSpec) -> Component:
             f"--kubeconfig={cluster.kubeconfig(pki.DISPATCHER)}",
             f"--metrics-listen=127.0.0.1:{metrics}",
             "--allow-loopback-members",
+            # A killed dispatcher's successor waits out the Lease; tests kill it often.
+            "--lease-seconds=8",
+            "--lease-margin-seconds=3",
+            "--lease-retry-seconds=1",
         ],
         ready=probes.http_ok(f"http://127.0.0.1:{metrics}/readyz"),
         after=(f"{HUB}:members", *_via_proxy(spec)),

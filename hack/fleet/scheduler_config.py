@@ -43,8 +43,9 @@ def localized(template: str, values: Mapping[str, str]) -> Document:
     document: Document = yaml.safe_load(filled(template, values))
     # The test decides the load, not the client: kube-scheduler's default is 50 requests/s.
     document["clientConnection"] |= {"qps": 1000, "burst": 2000}
-    # One scheduler per member: a killed one is to be followed within seconds.
-    document["leaderElection"] |= {"leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"}
+    # One scheduler per member: a killed one is to be followed within seconds, but a busy machine must not cost it its
+    # Lease, without which the extender posts no Binding.
+    document["leaderElection"] |= {"leaseDuration": "10s", "renewDeadline": "6s", "retryPeriod": "1s"}
     return document
 
 
