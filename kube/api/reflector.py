@@ -2,8 +2,9 @@
 
 What the reflector cannot see (403, 404, an API server that is away) changes nothing in the cache: absence of news
 is not news of absence. After client-go tools/cache/reflector.go and kopf's watching, with two additions: objects
-that vanished unseen are found at every relist, and a server whose clock of versions went back (etcd restored) is
-noticed before a watch is resumed on it.
+that vanished unseen are found at every relist, and a server whose versions went back (etcd restored from a backup) is
+noticed before a watch is resumed on it. A restored server that has overtaken our version before we come back cannot be
+noticed: restore with `etcdutl snapshot restore --bump-revision --mark-compacted`, which answers every old watch 410.
 """
 
 import asyncio
