@@ -43,8 +43,11 @@ def record(report: ET.Element, seconds: float) -> str:
         [
             "# The last long run",
             "",
-            f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, on {commit}, Python {platform.python_version()}, "
-            f"{platform.system()} {platform.machine()}: {len(cases)} tests, {bad} not passed, {seconds / 60:.0f} min.",
+            (
+                f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, on {commit}, Python {platform.python_version()}, "
+                f"{platform.system()} {platform.machine()}: "
+                f"{len(cases)} tests, {bad} not passed, {seconds / 60:.0f} min."
+            ),
             "",
             "| test | outcome | seconds |",
             "|---|---|---|",
