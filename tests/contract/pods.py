@@ -149,8 +149,9 @@ async def an_eviction_deletes_gracefully(api: Api, namespace: str) -> None:
         )
 
     with refused(Conflict):
+        # The server retries this one 20 times, half a second apart (registry/core/pod/storage, EvictionsRetry).
         other = eviction("00000000-0000-4000-8000-000000000000")
-        await api.create(PODS, other, namespace, name="a", subresource="eviction")
+        await api.create(PODS, other, namespace, name="a", subresource="eviction", timeout=30)
     await api.create(PODS, eviction(made["metadata"]["uid"]), namespace, name="a", subresource="eviction")
     assert decode(await api.get(PODS, "a", namespace))["metadata"]["deletionGracePeriodSeconds"] == 30
     await api.delete(PODS, "a", namespace, grace_seconds=0)
