@@ -1,10 +1,11 @@
 """Fairness: big gangs get their turn against a stream of small pods, and cost others little when they do not."""
 
+from kube.objects.pods import Pod
 from tests.unit.extender_objects import member, node, pod, pod_group, reservation, template
 from tests.unit.extender_stage import Stage
 
 
-def full_cluster(nodes: int = 2) -> tuple[Stage, list]:
+def full_cluster(nodes: int = 2) -> tuple[Stage, list[Pod]]:
     """Each node holds four small pods of one cpu and has no room left."""
     stage = Stage().add(*(node(f"n{i}", cpu=4) for i in range(nodes))).start()
     small = [pod(f"s{i}-{j}", node=f"n{i}") for i in range(nodes) for j in range(4)]
@@ -87,16 +88,14 @@ class TestUserGangs:
         gang = [member(f"m{i}", "g", cpu="2") for i in range(2)]
         stage.add(pod_group("g", 2), *gang)
         running = [each.metadata.name for each in small]
-        ended = {name: each for name, each in zip(running, small, strict=True)}
-        serial = 0
-        for _second in range(300):
+        ended = dict(zip(running, small, strict=True))
+        for second in range(300):
             for each in gang:
                 if each.metadata.name not in stage.bound():
                     stage.schedule(each)
             if running:
                 stage.delete(ended.pop(running.pop(0)))
-            serial += 1
-            following = pod(f"next-{serial}")
+            following = pod(f"next-{second}")
             answer = stage.filter(following)
             room = 4 - len(running) - 2 * sum(name.startswith("m") for name in stage.bound())
             if answer.node_names and room > 0:

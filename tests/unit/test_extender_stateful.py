@@ -63,16 +63,16 @@ class Extender(RuleBasedStateMachine):
         serial = self.chaos.serial()
         self.chaos.put(pod(f"plain-{serial}", uid=f"uid-{serial}", cpu=str(cpu), priority=priority))
 
-    @rule(workers=st.integers(1, 3), cpu=st.integers(1, 2))
+    @rule(workers=st.integers(1, 3), cpu=st.integers(1, 2), claim=st.booleans())
     @precondition(lambda self: len(self.hub_jobs) < 3)
-    def new_reservation(self, workers, cpu):
+    def new_reservation(self, workers, cpu, claim):
         job = f"j{self.chaos.serial()}"
         self.hub_jobs[job] = 1
         roles = [
             {"name": "master", "count": 1, "minCount": 1, "template": template(cpu="1")},
             {"name": "worker", "count": workers, "minCount": workers, "template": template(cpu=str(cpu))},
         ]
-        self.chaos.put(reservation(job, roles=roles))
+        self.chaos.put(reservation(job, roles=roles, claim=claim))
 
     @rule(which=pick)
     @precondition(lambda self: self.hub_jobs)
