@@ -9,10 +9,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kube.api.api import NAMESPACES
+from kube.api.api import NAMESPACES, Resource
 from kube.api.client import HttpApi
 from tests.contract import lists_and_watches, objects, owners, parts, pods  # noqa: F401 - they register their cases
-from tests.contract.cases import CASES, encode, ensure_widgets
+from tests.contract.cases import CASES, encode, ensure_widgets, eventually, gone
+
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+
+
+async def present(api, resource, name, namespace):
+    return not await gone(api, resource, name, namespace)
 
 
 @pytest.fixture
@@ -27,6 +33,9 @@ async def test_contract(case, real_api):
     await ensure_widgets(real_api)
     namespace = f"contract-{uuid.uuid4().hex[:8]}"
     await real_api.create(NAMESPACES, encode({"metadata": {"name": namespace}}))
+    if "MUSTER_CONTRACT_KUBECONFIG" not in os.environ:
+        # Without its default ServiceAccount a namespace takes no pods.
+        await eventually(lambda: present(real_api, SERVICE_ACCOUNTS, "default", namespace))
     try:
         await case(real_api, namespace)
     finally:
