@@ -8,6 +8,7 @@ Blocking throughout (processes, kubectl, REST); `Cluster.api()` gives muster's o
 """
 
 import contextlib
+import dataclasses
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -62,6 +63,21 @@ class Process:
     def restart(self, *, wait: bool = True) -> None:
         """SIGTERM and a new start; `wait` until it is ready."""
         self._supervisor.restart(self.name, wait=wait)
+
+    @contextlib.contextmanager
+    def with_arguments(self, *more: str) -> Iterator[None]:
+        """Killed and started with more arguments for the length of the block; then as it was before."""
+        before = self._supervisor.component(self.name)
+        self.kill()
+        try:
+            self._supervisor.exchange(dataclasses.replace(before, argv=[*before.argv, *more]))
+            self.start()
+            yield
+        finally:
+            self._supervisor.exchange(before)
+            if self.is_running:
+                self.kill()
+            self.start()
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Raises FleetError with the end of its log if it dies or is not ready within `timeout` seconds."""

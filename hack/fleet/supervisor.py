@@ -55,6 +55,10 @@ class Supervisor:
             )
         return self.components[name]
 
+    def exchange(self, component: Component) -> None:
+        """Has the component of that name started otherwise from now on; a running process stays as it is."""
+        self.components = {**self.components, component.name: component}
+
     def save(self) -> None:
         with self._lock:
             state.save(self.folder, self.state)
