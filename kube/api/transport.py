@@ -72,13 +72,15 @@ class Transport:
         self._headers = tuple(headers)
         self._turns = asyncio.Semaphore(options.connections)
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
         self._server_hostname = connection.tls_server_name or None
         self._call_timeout = aiohttp.ClientTimeout(total=None, sock_connect=options.connect_seconds)
 
     async def close(self) -> None:
+        """For good: calls from now on are Unreachable."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
-            self._session = None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -149,7 +151,6 @@ class Transport:
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         """The response once it is a success; a 401 is tried once more with renewed credentials. Raises StatusError."""
-        session = self._open()
         url = URL(self.server + path, encoded=True)
         authorization = self._connection.authorization
         renewed = False
@@ -157,7 +158,9 @@ class Transport:
             value = await authorization.current()
             if value:
                 headers["Authorization"] = value
-            response = await session.request(
+            if self._closed:
+                raise Unreachable(f"{method} {self.server}: the client is closed")
+            response = await self._open().request(
                 method,
                 url,
                 data=body,

@@ -728,6 +728,11 @@ async def test_no_connection_is_left_behind():
         await asyncio.sleep(0.05)
         gc.collect()
         assert all(transport.is_closing() for transport in server.connections)
+        with pytest.raises(Unreachable, match="closed"):
+            await api.get(PODS, "a", "ns")
+        with pytest.raises(Unreachable, match="closed"):
+            await lines_of(api)
+        await api.close()
 
 
 def _trusting():
