@@ -7,6 +7,7 @@ pod again.
 from extender.gangs import Gang
 from extender.pod_facts import PodFacts
 from extender.world import Held, World
+from kube.objects.names import HUB_ID
 
 NO_RESERVATION = "no reservation of the hub admits this pod"
 NOT_DISPATCHED = "the hub has not dispatched this gang yet"
@@ -39,7 +40,11 @@ def gang_refusal(world: World, gang: Gang, now: float) -> str:
 
 def group_refusal(world: World, gang: Gang) -> str:
     """A gang by label `scheduling.x-k8s.io/pod-group` needs the object that says how many it needs."""
-    return NO_POD_GROUP if gang.needs_group and gang.key not in world.pod_groups else ""
+    group = world.pod_groups.get(gang.key)
+    if group is None:
+        return NO_POD_GROUP if gang.needs_group else ""
+    # A webhook may have taken the annotations off the pods of a hub's job: its PodGroup still says whose it is.
+    return NO_RESERVATION if group.metadata.annotation(HUB_ID) else ""
 
 
 def may_hold(world: World, gang: Gang) -> bool:

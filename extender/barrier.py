@@ -158,7 +158,6 @@ def bound(world: World, gang: Gang, member: Member, node: str, now: float) -> No
     uid = member.ref.uid
     world.ledger.strengthen(uid, Holder.POSTED)
     member.node = node
-    gang.ends.setdefault(uid, False)
     world.settled(uid)
     if gang.state is State.COMMITTING:
         # From the first Binding on, the rest has to follow within a stated time.

@@ -73,7 +73,8 @@ class Core:
         self.config = config
         self._world = World(config)
         self._sequence = 0
-        self._posts_from = 0.0
+        self._label_keys: tuple[int, frozenset[str]] | None = None
+        """(state of the nodes, label keys worth reporting then)."""
         self._delayed: list[PostBindings] = []
 
     # --- feed: what watches and live reads saw -----------------------------------------------------------------
@@ -156,7 +157,9 @@ class Core:
     def synced(self, now: float) -> list[Effect]:
         """All caches are complete and this process leads: rebuild (half-bound gangs first, then dispatched, then
         Reserved, by age) and decide from here on."""
-        self._posts_from = now + self.config.takeover_grace
+        self._world.judge_from = now + self.config.takeover_grace
+        if self.config.takeover_grace > 0:
+            self._world.timers.set(Timer.GRACE, "", self._world.judge_from)
         takeover.take_over(self._world, now)
         return self._settle(now)
 
@@ -217,6 +220,8 @@ class Core:
             if due[0] is Timer.GRACE:
                 effects += self._delayed
                 self._delayed = []
+                takeover.judge_again(self._world)
+                effects += self._settle(now)
                 continue
             clockwork.fire(self._world, *due, now)
             effects += self._settle(now)
@@ -231,7 +236,10 @@ class Core:
     def report(self) -> CapacityStatus:
         """The present capacity; `sequence` is raised on each call."""
         self._sequence += 1
-        return report.capacity(self._world, self._sequence)
+        places = self._world.ledger.places
+        if self._label_keys is None or self._label_keys[0] != places:
+            self._label_keys = (places, report.label_keys(self._world))
+        return report.capacity(self._world, self._sequence, self._label_keys[1])
 
     @property
     def revision(self) -> int:
@@ -280,10 +288,9 @@ class Core:
                 if world.hungry:
                     world.timers.set_earliest(Timer.PLAN, "", now + life.RETRY_PAUSE)
         effects = world.drain()
-        if now < self._posts_from:
+        if now < world.judge_from:
             posts = [effect for effect in effects if isinstance(effect, PostBindings)]
             if posts:
                 self._delayed += posts
-                world.timers.set_earliest(Timer.GRACE, "", self._posts_from)
                 effects = [effect for effect in effects if not isinstance(effect, PostBindings)]
         return effects

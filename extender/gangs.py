@@ -266,8 +266,10 @@ class Gang(msgspec.Struct):
     """Of the last plan."""
     revision: int = 0
     """Raised when members or requirements change."""
-    ends: dict[str, bool] = {}
-    """Of members that were ever bound: UID -> its end was seen; False: it runs, or vanished (PROTOCOL rule 9)."""
+    saw_end: bool = False
+    """A member that was bound has run to its end, and this was seen (PROTOCOL rule 9) ..."""
+    vanished: bool = False
+    """... or was gone without that."""
     ended_ok: bool = False
     """The member whose success is the job's success has succeeded."""
     avoid: dict[tuple[str, str], float] = {}

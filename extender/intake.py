@@ -4,6 +4,8 @@ Events may come twice, late, or out of order. What only moves one way is kept th
 finished stays finished, deleted stays deleted (tombstones), and the younger pod of a name replaces the older.
 """
 
+from itertools import islice
+
 from extender import answers_bind, gate, membership, places
 from extender.ledger import Charge, Holder, Nomination
 from extender.pod_facts import PodFacts, facts_of
@@ -16,6 +18,7 @@ from kube.objects.pods import Pod
 from kube.objects.quantity import QuantityError
 
 TOMBSTONE = 120.0
+BURIED_AT_ONCE = 1000
 UNSEEN = 30.0
 DELETED = "the pod was deleted"
 
@@ -77,7 +80,8 @@ def pod_changed(world: World, pod: Pod, now: float, *, confirmed: bool = True) -
 
 def pod_deleted(world: World, uid: str, now: float) -> None:
     """Everything the pod had is free; a late event of this UID is ignored for a while."""
-    world.tombstones[uid] = now + TOMBSTONE
+    world.tombstones.pop(uid, None)
+    world.tombstones[uid] = now + TOMBSTONE  # in the order of their time
     world.timers.set_earliest(Timer.TOMBSTONES, "", now + TOMBSTONE)
     forget(world, uid, now)
 
@@ -100,9 +104,13 @@ def forget(world: World, uid: str, now: float) -> None:
 
 def bury(world: World, now: float) -> None:
     """Forget UIDs whose late events can't come any more."""
-    world.tombstones = {uid: until for uid, until in world.tombstones.items() if until > now}
+    for uid, until in list(islice(world.tombstones.items(), BURIED_AT_ONCE)):
+        if until > now:
+            world.timers.set(Timer.TOMBSTONES, "", max(until, now + 1.0))
+            return
+        del world.tombstones[uid]
     if world.tombstones:
-        world.timers.set(Timer.TOMBSTONES, "", min(world.tombstones.values()))
+        world.timers.set(Timer.TOMBSTONES, "", now)
 
 
 def _read(world: World, known: PodFacts | None, pod: Pod) -> PodFacts:

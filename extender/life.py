@@ -191,7 +191,7 @@ def _room_for_hub(world: World, gang: Gang, now: float) -> None:
     landed_once = reservations.landed_once(world, gang)
     if gang.state not in _BEFORE:
         standins = gang.state is State.HEALING and (not landed_once or places.may_stand_in(gang, now))
-        _cover(world, gang, now, standins=standins)
+        _cover_rest(world, gang, now, standins=standins)
         return
     if landed_once and not gang.seen():
         give_up_room(world, gang, TOO_FEW, now)
@@ -219,7 +219,7 @@ def _room_for_user(world: World, gang: Gang, now: float) -> None:
             give_up_room(world, gang, group_refusal(world, gang), now)
         return
     if gang.state in (State.LANDED, State.HEALING):
-        _cover(world, gang, now, standins=places.may_stand_in(gang, now))
+        _cover_rest(world, gang, now, standins=places.may_stand_in(gang, now))
         return
     if not gang.asked:
         return
@@ -258,6 +258,13 @@ def _assemble(world: World, gang: Gang, now: float) -> None:
         world.timers.clear(Timer.HOLD, gang.key)
         world.timers.set(Timer.ASSEMBLING, gang.key, gang.standins_until)
     waking.room_found(world, gang, now)
+
+
+def _cover_rest(world: World, gang: Gang, now: float, *, standins: bool) -> None:
+    """Members that are missing beside those bound."""
+    _cover(world, gang, now, standins=standins)
+    if gang.refused and any(gang.free.values()):
+        waking.room_found(world, gang, now)
 
 
 def _cover(world: World, gang: Gang, now: float, *, standins: bool) -> Shortfall | None:

@@ -44,7 +44,6 @@ def update(world: World, facts: PodFacts, now: float) -> None:
     member.terminating = facts.terminating
     if facts.node and not member.node:
         member.node = facts.node
-        gang.ends.setdefault(uid, False)
     if facts.node or facts.finished:
         slot = world.slot_of(member)
         if slot is not None:
@@ -52,8 +51,7 @@ def update(world: World, facts: PodFacts, now: float) -> None:
     if facts.finished and not member.finished:
         member.finished = True
         member.succeeded = facts.succeeded
-        if member.node:
-            gang.ends[uid] = True
+        gang.saw_end = gang.saw_end or member.node != ""
         if facts.succeeded and _decides(gang, identity.role):
             gang.ended_ok = True
     member.charged = uid in world.ledger.charges
@@ -75,8 +73,10 @@ def lost(world: World, facts: PodFacts, reason: str, now: float) -> None:
     world.fail_call(gang, member, reason)
     if member.slot:
         world.take_back(gang, member)
-    if member.node and not member.finished and gang.hub is None:
-        gang.standin_role = member.role
+    if member.node and not member.finished:
+        gang.vanished = True
+        if gang.hub is None:
+            gang.standin_role = member.role
     gang.drop(member)
     gang.revision += 1
     world.touch(gang.key)

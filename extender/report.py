@@ -1,6 +1,6 @@
 """The content of ClusterCapacity: what the hub decides "does it fit" on."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from extender.gangs import State
 from extender.world import World
@@ -10,7 +10,8 @@ from kube.objects.resources import Resources, add_into, format_resources
 from kube.objects.shapes import node_shapes, telling_label_keys
 
 
-def capacity(world: World, sequence: int) -> CapacityStatus:
+def capacity(world: World, sequence: int, label_keys: Collection[str]) -> CapacityStatus:
+    """label_keys: node labels worth reporting (`label_keys`)."""
     total: Resources = {}
     allocated: Resources = {}
     reserved: Resources = {}
@@ -29,7 +30,7 @@ def capacity(world: World, sequence: int) -> CapacityStatus:
                     free[name] = free.get(name, 0) + units
     shapes, left_out = node_shapes(
         _free_nodes(world),
-        telling_label_keys(room.node for room in world.ledger.rooms.values() if room.node is not None),
+        label_keys,
         limit=world.config.max_shapes,
     )
     return CapacityStatus(
@@ -44,6 +45,11 @@ def capacity(world: World, sequence: int) -> CapacityStatus:
         scheduler_name=world.config.scheduler_name,
         sequence=sequence,
     )
+
+
+def label_keys(world: World) -> frozenset[str]:
+    """Changes only when a node does (`Ledger.places`)."""
+    return telling_label_keys(room.node for room in world.ledger.rooms.values() if room.node is not None)
 
 
 def _free_nodes(world: World) -> Iterator[tuple[NodeView, Resources]]:

@@ -120,6 +120,8 @@ def does_not_fit(world: World, gang: Gang, shortfall: Shortfall, now: float) -> 
     held = world.reservations.get(gang.key)
     if held is None:
         return
+    if now < world.judge_from and held.reservation.spec.state == "Dispatched":
+        return  # Bindings of a predecessor may still show up
     had = (held.wish or held.reservation.status).state != ""
     refuse(world, gang, "PromiseBroken" if had else "InsufficientResources", str(shortfall), now)
 
@@ -131,9 +133,7 @@ def note_ends(world: World, gang: Gang, now: float) -> None:
     of every member that was ever bound was seen. Pods that merely vanished prove nothing.
     """
     held = world.reservations.get(gang.key)
-    if held is None or not gang.ends or gang.present:
-        return
-    if not (gang.ended_ok or all(gang.ends.values())):
+    if held is None or gang.present or not (gang.ended_ok or (gang.saw_end and not gang.vanished)):
         return
     status = held.wish or held.reservation.status
     if status.state == "Landed" and not status.pods_ended:

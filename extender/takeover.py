@@ -35,6 +35,15 @@ def take_over(world: World, now: float) -> None:
         world.dirty.pop(gang.key, None)
 
 
+def judge_again(world: World) -> None:
+    """A predecessor's Bindings have shown up by now, or never will: what does not fit is judged."""
+    for key in list(world.hungry):
+        gang = world.gangs.get(key)
+        if gang is not None:
+            gang.tried_at = -1
+            world.touch(key)
+
+
 def stand_down(world: World, now: float) -> None:
     """Held calls fail; plans go. Charges stay: Bindings that were sent may still land."""
     world.deciding = False

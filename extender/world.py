@@ -87,6 +87,8 @@ class World:
         """No new claim before this second."""
         self.wake_from: float = 0.0
         """The last gang to be woken is woken then."""
+        self.judge_from: float = 0.0
+        """Before this second, just after a take-over, no dispatched gang is refused for want of room (rule 14)."""
         self.counters: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self._outbox: list[Effect] = []

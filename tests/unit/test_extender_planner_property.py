@@ -7,6 +7,7 @@ that have a packing; the figure is printed.
 import random
 from collections import Counter
 from functools import cache
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

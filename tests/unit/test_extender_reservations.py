@@ -9,7 +9,7 @@ from extender.effects import Outcome, SetReservationStatus
 from kube.objects.classes import PriorityClass, RuntimeClass
 from kube.objects.reservation import Placement
 from kube.objects.resource_quota import ResourceQuota
-from tests.unit.extender_objects import hub_pod, node, pod, reservation, template
+from tests.unit.extender_objects import HUB, hub_pod, member, node, pod, pod_group, reservation, template
 from tests.unit.extender_stage import Stage, copy
 
 NAME = "id-job-1"
@@ -186,6 +186,12 @@ class TestAdmission:
         stage.add(reservation(state="Dispatched", hubID="hub-2"), pods()[0])
         assert stage.schedule(pods()[0]) == admission.OTHER_HUB
 
+    def test_pods_of_the_hub_that_lost_their_annotations_are_not_a_users_gang(self, stage):
+        stage.add(pod_group("job", 1, annotations={"muster.dev/hub-id": HUB}))
+        bare = member("job-master-0", "job")
+        stage.add(bare)
+        assert stage.schedule(bare) == admission.NO_RESERVATION
+
     def test_an_unknown_role_is_refused(self, stage):
         stage.add(reservation(state="Dispatched"))
         evaluator = hub_pod("job", "evaluator")
@@ -279,6 +285,39 @@ class TestRealPods:
         stage.perform(stage.core.priority_class_changed(default, stage.now))
         stage.add(reservation())
         assert stage.core._world.gangs["hub:" + NAME].priority == 7
+
+
+ELASTIC = [
+    {"name": "master", "count": 1, "minCount": 1, "template": template(cpu="1")},
+    {"name": "worker", "count": 4, "minCount": 2, "template": template(cpu="2")},
+]
+
+
+class TestElastic:
+    def test_it_lands_with_its_minimum_and_grows_when_there_is_room(self):
+        stage = Stage().add(node("a", cpu=5)).start()
+        stage.add(reservation(roles=ELASTIC, state="Dispatched"))
+        assert stage.status(NAME) == "Reserved"
+        assert stage.core.metrics().slots == 3
+        workers = [hub_pod("job", "worker", i) for i in range(4)]
+        master = hub_pod("job", "master")
+        stage.add(master, *workers)
+        results = [stage.schedule(each) for each in [*workers, master]]
+        assert results[2:4] == [life.NO_ROOM] * 2
+        assert stage.status(NAME) == "Landed"
+        assert len(stage.bound()) == 3
+        stage.add(node("b", cpu=4))
+        stage.pass_time(1)
+        assert sorted(stage.woken) == ["job-worker-2", "job-worker-3"]
+        for each in workers[2:]:
+            stage.schedule(each)
+        assert len(stage.bound()) == 5
+
+    def test_below_the_minimum_it_is_refused(self):
+        stage = Stage().add(node("a", cpu=4)).start()
+        stage.add(reservation(roles=ELASTIC))
+        assert stage.status(NAME) == "Refused InsufficientResources"
+        assert stage.reservations[NAME].status.message == "largest fit 2 of 5 pods: 3 short of cpu"
 
 
 class TestBrokenPromises:
@@ -402,6 +441,25 @@ class TestTakeOver:
         assert stage.answers[call]
         stage.post(plain.metadata.uid, "a")
         assert stage.bound() == {"plain": "a"}
+
+    def test_a_dispatched_gang_is_not_refused_before_a_predecessors_bindings_have_shown(self):
+        # Rule 14: the list was taken while the last of three Bindings was on its way to node b.
+        all_pods = [copy(each) for each in pods()]
+        stage = Stage(CoreConfig(takeover_grace=1.0))
+        stage.add(node("a", cpu=3), reservation(state="Dispatched", status={"state": "Reserved"}), *all_pods).start()
+        assert stage.status(NAME) == "Reserved"
+        for each, where in zip(all_pods, "aab", strict=True):
+            bound = copy(each)
+            bound.spec.node_name = where
+            stage.add(bound)
+        stage.pass_time(2)
+        assert stage.status(NAME) == "Landed"
+
+    def test_and_is_refused_if_none_have(self):
+        stage = Stage(CoreConfig(takeover_grace=1.0))
+        stage.add(node("a", cpu=3), reservation(state="Dispatched", status={"state": "Reserved"})).start()
+        stage.pass_time(1.1)
+        assert stage.status(NAME) == "Refused PromiseBroken"
 
     def test_the_first_posts_wait_for_a_predecessors(self):
         stage = Stage(CoreConfig(takeover_grace=1.0)).add(node("a")).start()
