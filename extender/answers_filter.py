@@ -66,7 +66,7 @@ def _of_gang(
     world: World, gang: Gang, member: Member, facts: PodFacts, names: Sequence[str], now: float
 ) -> FilterAnswer:
     gang.asked = True
-    member.asked = True
+    member.asked = member.ever_asked = True
     reason = admission.refusal(world, gang, facts, now)
     if not reason:
         if not _has_or_may_have_slot(world, gang, member):

@@ -1,7 +1,7 @@
 """What happens when a timer falls due: one line per timer, the rules are in the modules called."""
 
 from extender import barrier, claims, gate, group_status, intake, life, reservations, waking
-from extender.gangs import Gang, State
+from extender.gangs import Gang, Member, State
 from extender.ledger import Holder
 from extender.timers import Timer
 from extender.world import World
@@ -112,7 +112,7 @@ def _hold_is_over(world: World, gang: Gang, now: float) -> None:
     not without bound: room is never held for a member that no filter lets through."""
     if gang.state not in (State.PLANNED, State.WAITING) or gang.busy:
         return
-    queued = any(not member.asked and member.call is None and not member.node for member in gang.members.values())
+    queued = any(_still_queued(member) for member in gang.members.values())
     longest = gang.state_since + max(gang.schedule_timeout, world.config.default_schedule_timeout)
     if queued and now < longest and now - world.last_question < QUEUE_LAG:
         world.timers.set(Timer.HOLD, gang.key, now + QUEUE_LAG)
@@ -120,6 +120,13 @@ def _hold_is_over(world: World, gang: Gang, now: float) -> None:
     life.give_up_room(world, gang, HOLD_OVER, now)
     gang.asked = False
     world.counters["timeouts"] += 1
+
+
+def _still_queued(member: Member) -> bool:
+    """Its turn has not come since the plan was made. One that was tried, and never got as far as `filter`, is kept back
+    by kube-scheduler's own filters."""
+    waits = member.call is None and not member.node and not member.finished and not member.asked
+    return waits and (member.ever_asked or not member.rejected)
 
 
 def _landing_is_over(world: World, gang: Gang, now: float) -> None:

@@ -177,7 +177,11 @@ class Member(msgspec.Struct):
     posts: int = 0
     """Failed POSTs of the present commit: paces the retries."""
     asked: bool = False
-    """kube-scheduler asked about it since the present plan was made."""
+    """kube-scheduler asked about it since the present plan was made ..."""
+    ever_asked: bool = False
+    """... or before."""
+    rejected: bool = False
+    """kube-scheduler has tried it in vain (condition PodScheduled is False)."""
     counted: tuple[Standing, str, bool, bool, bool, bool] | None = None
     """What `Gang.retally` counted it as."""
 

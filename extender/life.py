@@ -6,7 +6,7 @@
 from extender import barrier, claims, group_status, places, reservations, waking
 from extender.admission import group_refusal, may_hold
 from extender.effects import EvictPods, ObjectRef, RecordEvent
-from extender.gangs import Gang, Happening, State
+from extender.gangs import Gang, Happening, Member, State
 from extender.shortfall import Shortfall
 from extender.timers import Timer
 from extender.world import World
@@ -53,7 +53,8 @@ def evict(world: World, gang: Gang, reason: str, now: float) -> None:
     world.withdraw_all(gang)
     clear_holds(world, gang)
     reservations.refuse(world, gang, "Evicted", reason, now)
-    world.emit(RecordEvent(ref=object_of(world, gang), type="Warning", reason="GangEvicted", message=reason))
+    for ref in (object_of(world, gang), *(pod_ref(member) for member in gang.members.values() if member.node)):
+        world.emit(RecordEvent(ref=ref, type="Warning", reason="GangEvicted", message=reason))
     evict_again(world, gang, reason, now)
 
 
@@ -106,7 +107,12 @@ def object_of(world: World, gang: Gang) -> ObjectRef:
     member = next(iter(gang.members.values()), None)
     if member is None:
         return ObjectRef(api_version="v1", kind="Pod", namespace=gang.namespace, name=gang.name)
-    return ObjectRef(api_version="v1", kind="Pod", namespace=gang.namespace, name=member.ref.name, uid=member.ref.uid)
+    return pod_ref(member)
+
+
+def pod_ref(member: Member) -> ObjectRef:
+    ref = member.ref
+    return ObjectRef(api_version="v1", kind="Pod", namespace=ref.namespace, name=ref.name, uid=ref.uid)
 
 
 def _forgotten(world: World, gang: Gang, now: float) -> bool:
@@ -235,6 +241,8 @@ def _room_for_user(world: World, gang: Gang, now: float) -> None:
             world.timers.clear(Timer.ASSEMBLING, gang.key)
             gang.standins_until = None
             if gang.advance(Happening.PLAN, now):
+                for member in gang.members.values():
+                    member.asked = member.call is not None
                 if gang.held:
                     gang.advance(Happening.HELD, now)
                 world.timers.set(Timer.HOLD, gang.key, now + gang.schedule_timeout)

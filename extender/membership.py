@@ -41,6 +41,7 @@ def update(world: World, facts: PodFacts, now: float) -> None:
     if member.pod_class is not facts.pod_class or not member.role:
         _classify(world, gang, member, facts)
     member.gated = facts.gated
+    member.rejected = facts.rejected
     member.terminating = facts.terminating
     if facts.node and not member.node:
         member.node = facts.node

@@ -27,6 +27,8 @@ class PodFacts(msgspec.Struct):
     running: bool = False
     """status.phase is Running."""
     terminating: bool = False
+    rejected: bool = False
+    """The condition PodScheduled is False: kube-scheduler has tried it in vain."""
     gated: bool = False
     native: bool = False
     """spec.schedulingGroup: passed through untouched."""
@@ -70,12 +72,17 @@ def facts_of(pod: Pod, label_keys: Iterable[str] = ()) -> PodFacts:
         succeeded=pod.status.phase == "Succeeded",
         running=pod.status.phase == "Running",
         terminating=meta.deletion_timestamp is not None,
+        rejected=tried_in_vain(pod),
         gated=bool(pod.spec.scheduling_gates),
         native=is_native_group(pod.spec),
         daemon=any(owner.controller and owner.kind == "DaemonSet" for owner in meta.owner_references),
         created=meta.creation_timestamp or "",
         pod=None if bound else pod,
     )
+
+
+def tried_in_vain(pod: Pod) -> bool:
+    return any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions or ())
 
 
 def gang_key(identity: GangIdentity) -> str:

@@ -4,8 +4,9 @@ import pytest
 
 from extender import barrier, life
 from extender.effects import Outcome, PostBindings, Recheck
+from kube.objects.pods import PodCondition
 from tests.unit.extender_objects import member, node, pod, pod_group
-from tests.unit.extender_stage import Stage
+from tests.unit.extender_stage import Stage, copy
 
 
 def gang(count: int = 3, group: str = "train", **kwargs):
@@ -197,6 +198,41 @@ class TestHolding:
         stage.schedule(pods[1])
         stage.schedule(pods[2])
         assert len(stage.bound()) == 3
+
+    def test_a_member_that_other_filters_keep_back_gets_no_more_time(self, stage):
+        # A5: its nodeSelector matches nothing, kube-scheduler never asks about it, and is busy with other pods.
+        pods = gang(3)
+        stage.add(pod_group(minimum=3, timeout=10), *pods)
+        stuck = copy(pods[2])
+        stuck.status.conditions = [PodCondition(type="PodScheduled", status="False", reason="Unschedulable")]
+        stage.add(stuck)
+        calls = [stage.schedule(pods[0]), stage.schedule(pods[1])]
+        for _ in range(21):
+            stage.pass_time(0.5)
+            stage.filter(member("other", "elsewhere"))
+        assert not stage.held()
+        assert all(stage.answers[call] for call in calls)
+        assert stage.core.metrics().slots == 0
+
+    def test_a_wait_shorter_than_the_schedulers_retries_still_converges(self, stage):
+        # scheduleTimeoutSeconds 1, each failed pod comes back after one to two seconds, never two in the same moment.
+        pods = gang(4)
+        stage.add(pod_group(minimum=4, timeout=1), *pods)
+        due = dict.fromkeys(range(4), 0.0)
+        calls: dict[int, int] = {}
+        for step in range(400):
+            index = step % 4
+            if index not in calls and due[index] <= stage.now and pods[index].metadata.name not in stage.bound():
+                outcome = stage.schedule(pods[index])
+                if isinstance(outcome, int):
+                    calls[index] = outcome
+                else:
+                    due[index] = stage.now + 1 + index * 0.3
+            stage.pass_time(0.1)
+            for failed in [each for each, call in calls.items() if stage.answers.get(call)]:
+                del calls[failed]
+                due[failed] = stage.now + 1 + failed * 0.3
+        assert len(stage.bound()) == 4
 
     def test_a_deleted_member_frees_its_place_at_once(self, stage):
         pods = gang(3)
