@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -64,9 +65,11 @@ def _members(options: argparse.Namespace) -> tuple:  # type: ignore[type-arg]
     for name, _, settings in (text.partition(":") for text in options.member):
         if name not in members:
             raise SpecError(f"--member {name}: there are {', '.join(members)}")
-        changes = dict(pair.split("=", 1) for pair in settings.split(",") if "=" in pair)
-        if not changes or not changes.keys() <= {"operator", "dialect"}:
-            raise SpecError(f"--member {name}:{settings}: expected operator=... and/or dialect=...")
+        changes: dict[str, Any] = dict(pair.split("=", 1) for pair in settings.split(",") if "=" in pair)
+        if not changes or not changes.keys() <= {"operator", "dialect", "mode", "standby"}:
+            raise SpecError(f"--member {name}:{settings}: expected some of operator=, dialect=, mode=, standby=true")
+        if "standby" in changes:
+            changes["standby"] = changes["standby"] == "true"
         members[name] = msgspec.structs.replace(members[name], **changes)
     return tuple(members.values())
 
@@ -156,7 +159,11 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--operator", choices=OPERATORS, default="real")
     add.add_argument("--dialect", choices=DIALECTS, default="training-operator")
     add.add_argument(
-        "--member", action="append", default=[], metavar="NAME:operator=X,dialect=Y", help="for one member only"
+        "--member",
+        action="append",
+        default=[],
+        metavar="NAME:operator=X,dialect=Y,mode=managed,standby=true",
+        help="for one member only",
     )
     add.add_argument(
         "--without", action="append", default=[], metavar="extender,dispatcher,operator", help="leave these out"

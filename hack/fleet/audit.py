@@ -14,10 +14,14 @@ omitStages: [RequestReceived]
 rules:
 - level: None
   verbs: [get, list, watch]
+- level: Request
+  resources:
+  - group: ""
+    resources: [pods/binding]
 - level: Metadata
   resources:
   - group: ""
-    resources: [pods, pods/binding, pods/status, pods/eviction, bindings, events, nodes, namespaces, secrets, services]
+    resources: [pods, pods/status, pods/eviction, bindings, events, nodes, namespaces, secrets, services]
   - group: events.k8s.io
   - group: muster.dev
   - group: policy.one.alibabacloud.com
@@ -44,6 +48,10 @@ class AuditEvent(msgspec.Struct, frozen=True):
     time: str
     completed: str
     agent: str
+    node: str = ""
+    """Of a Binding: where to."""
+    uid: str = ""
+    """Of a Binding: the pod that is meant."""
 
     @property
     def target(self) -> str:
@@ -70,6 +78,7 @@ def size(log: Path) -> int:
 def flatten(event: dict[str, Any]) -> AuditEvent:
     """An audit.k8s.io/v1 Event as an AuditEvent; absent fields are empty."""
     target = event.get("objectRef") or {}
+    body = event.get("requestObject") or {}
     return AuditEvent(
         user=event.get("user", {}).get("username", ""),
         verb=event.get("verb", ""),
@@ -83,4 +92,6 @@ def flatten(event: dict[str, Any]) -> AuditEvent:
         time=event.get("requestReceivedTimestamp", ""),
         completed=event.get("stageTimestamp", ""),
         agent=event.get("userAgent", ""),
+        node=(body.get("target") or {}).get("name", ""),
+        uid=(body.get("metadata") or {}).get("uid", ""),
     )

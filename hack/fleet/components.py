@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hack.fleet import pki, probes, scheduler_config, training_operator
-from hack.fleet.layout import EXTENDER_TARGET, PROXY, REPOSITORY, Cluster
+from hack.fleet.layout import MUSTER_NAMESPACE, PROXY, REPOSITORY, Cluster
+from hack.fleet.pairs import CLUSTERS_OWN, SECOND, Pair, pairs
 from hack.fleet.probes import Probe
 from hack.fleet.spec import HUB, FleetSpec, MemberSpec
 from hack.fleet.state import State
@@ -172,20 +173,14 @@ def _control_plane(cluster: Cluster, binaries: Mapping[str, Path], spec: FleetSp
 
 def _member(cluster: Cluster, member: MemberSpec, binaries: Mapping[str, Path], spec: FleetSpec) -> list[Component]:
     with_extender = "extender" not in spec.without
+    both = pairs(member)
     found = [
-        Component(
-            name=f"{cluster.name}/kube-scheduler",
-            argv=[
-                str(binaries["kube-scheduler"]),
-                f"--config={scheduler_config.path_of(cluster, with_extender=with_extender)}",
-                "--bind-address=127.0.0.1",
-                f"--secure-port={cluster.port('kube-scheduler')}",
-                _ALWAYS_ALLOW,
-            ],
-            ready=probes.https_ok(f"https://127.0.0.1:{cluster.port('kube-scheduler')}/readyz"),
-            after=(f"{cluster.name}:objects", *_via_proxy(spec)),
-            kept=True,  # it exits whenever it loses its Lease
-        ),
+        _scheduler(cluster, pair.scheduler, binaries, spec, with_extender=with_extender, host=pair.host)
+        for pair in both
+    ]
+    if member.mode == "managed":
+        found.insert(0, _scheduler(cluster, CLUSTERS_OWN, binaries, spec, with_extender=False))
+    found.append(
         Component(
             name=f"{cluster.name}/kwok",
             argv=[
@@ -200,31 +195,62 @@ def _member(cluster: Cluster, member: MemberSpec, binaries: Mapping[str, Path], 
             ],
             ready=probes.http_ok(f"http://127.0.0.1:{cluster.port('kwok')}/readyz"),
             after=(f"{cluster.name}:objects",),
-        ),
-    ]
+        )
+    )
     if with_extender:
-        found.append(_extender(cluster, spec))
+        found += [_extender(cluster, pair, both, spec) for pair in both]
     if member.operator != "none" and "operator" not in spec.without:
         found.append(_operator(cluster, member, binaries, spec))
     return found
 
 
-def _extender(cluster: Cluster, spec: FleetSpec) -> Component:
-    port, metrics = cluster.port(EXTENDER_TARGET), cluster.port("extender metrics")
+def _scheduler(
+    cluster: Cluster, name: str, binaries: Mapping[str, Path], spec: FleetSpec, *, with_extender: bool, host: str = ""
+) -> Component:
+    program = [
+        str(binaries["kube-scheduler"]),
+        f"--config={scheduler_config.path_of(cluster, name, with_extender=with_extender)}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={cluster.port(name)}",
+        _ALWAYS_ALLOW,
+    ]
     return Component(
-        name=f"{cluster.name}/extender",
+        name=f"{cluster.name}/{name}",
+        argv=[sys.executable, "-m", "hack.fleet.named_host", host, *program] if host else program,
+        ready=probes.https_ok(f"https://127.0.0.1:{cluster.port(name)}/readyz"),
+        after=(f"{cluster.name}:objects", *_via_proxy(spec)),
+        environment=_python() if host else {},
+        kept=True,  # it exits whenever it loses its Lease
+    )
+
+
+def _extender(cluster: Cluster, pair: Pair, both: tuple[Pair, ...], spec: FleetSpec) -> Component:
+    def answers(path: str, extender: str = pair.extender) -> Probe:
+        return probes.http_ok(f"http://127.0.0.1:{cluster.port(f'{extender} metrics')}{path}")
+
+    beside = []
+    if pair.kind == SECOND:
+        beside.append(f"--scheduler-lease={MUSTER_NAMESPACE}/{SECOND}")
+    if pair.host:
+        beside.append(f"--scheduler-identity={pair.host}_")
+    return Component(
+        name=f"{cluster.name}/{pair.extender}",
         argv=[
             sys.executable,
             "-m",
             "extender",
-            f"--kubeconfig={cluster.kubeconfig(pki.EXTENDER)}",
-            f"--listen=127.0.0.1:{port}",
+            f"--kubeconfig={cluster.kubeconfig(f'{pki.EXTENDER}{pair.end}')}",
+            f"--listen=127.0.0.1:{cluster.port(pair.extender)}",
             f"--tls-cert={cluster.extender_pki / 'server.crt'}",
             f"--tls-key={cluster.extender_pki / 'server.key'}",
             f"--client-ca={cluster.extender_pki / 'ca.crt'}",
-            f"--metrics-listen=127.0.0.1:{metrics}",
+            f"--metrics-listen=127.0.0.1:{cluster.port(f'{pair.extender} metrics')}",
+            *beside,
         ],
-        ready=probes.http_ok(f"http://127.0.0.1:{metrics}/readyz"),
+        # Of two, only the one beside the leading scheduler is ever ready.
+        ready=answers("/readyz")
+        if len(both) == 1
+        else probes.both(answers("/healthz"), probes.either(*(answers("/readyz", each.extender) for each in both))),
         after=(f"{cluster.name}:objects", *_via_proxy(spec)),
         environment=_python(),
     )

@@ -6,12 +6,13 @@ from typing import Any
 
 import yaml
 
-from hack.fleet.layout import Cluster, link_port
+from hack.fleet.layout import Access, Cluster, link_port
 
 
-def build(cluster: Cluster, identity: str) -> dict[str, Any]:
-    """The kubeconfig of one identity for one cluster, over that identity's link."""
-    port = link_port(cluster.state, cluster.client_of(identity), cluster.name)
+def build(cluster: Cluster, access: Access) -> dict[str, Any]:
+    """The kubeconfig of one client for one cluster, over that client's link."""
+    identity = access.identity
+    port = link_port(cluster.state, access.client, cluster.name)
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -39,12 +40,12 @@ def build(cluster: Cluster, identity: str) -> dict[str, Any]:
 
 
 def write_all(cluster: Cluster) -> None:
-    """Writes kubeconfig/IDENTITY.yaml for every identity of the cluster."""
-    for identity in cluster.identities:
-        path = cluster.kubeconfig(identity)
+    """Writes kubeconfig/NAME.yaml for every access of the cluster."""
+    for access in cluster.accesses:
+        path = cluster.kubeconfig(access.name)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)
-        path.write_text(yaml.safe_dump(build(cluster, identity), sort_keys=False))
+        path.write_text(yaml.safe_dump(build(cluster, access), sort_keys=False))
 
 
 def _inline(path: Path) -> str:

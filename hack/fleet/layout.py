@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hack.fleet import pki
+from hack.fleet.pairs import CLUSTERS_OWN, EXTENDER, SECOND, pairs, schedulers
 from hack.fleet.spec import HUB, FleetSpec
 from hack.fleet.state import State
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROXY = "proxy"
-EXTENDER_TARGET = "extender"
-"""As the end of a link: the member's extender, not an API server."""
+MUSTER_NAMESPACE = "muster-system"
 
 
 def default_folder(name: str = "default") -> Path:
@@ -27,7 +27,7 @@ class Link:
     client: str
     """Component, such as `member1/extender`."""
     target: str
-    """`hub`, `member1` (API servers), or `member1/extender`."""
+    """`hub`, `member1` (API servers), or an extender: `member1/extender`."""
 
     @property
     def name(self) -> str:
@@ -38,14 +38,24 @@ def links(spec: FleetSpec) -> tuple[Link, ...]:
     """Every link of a fleet."""
     found = [Link(f"{HUB}/dispatcher", HUB)]
     for member in spec.members:
-        found += [
-            Link(f"{HUB}/dispatcher", member.name),
-            Link(f"{member.name}/kube-scheduler", member.name),
-            Link(f"{member.name}/kube-scheduler", f"{member.name}/{EXTENDER_TARGET}"),
-            Link(f"{member.name}/extender", member.name),
-            Link(f"{member.name}/operator", member.name),
-        ]
+        name = member.name
+        beside = {pair.scheduler: pair.extender for pair in pairs(member)}
+        found.append(Link(f"{HUB}/dispatcher", name))
+        for scheduler in schedulers(member):
+            found.append(Link(f"{name}/{scheduler}", name))
+            if extender := beside.get(scheduler):
+                found += [Link(f"{name}/{scheduler}", f"{name}/{extender}"), Link(f"{name}/{extender}", name)]
+        found.append(Link(f"{name}/operator", name))
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A kubeconfig: whose it is, and over which component's link; an empty client connects directly."""
+
+    name: str
+    identity: str
+    client: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +94,8 @@ class Cluster:
     def port(self, name: str) -> int:
         return self.state.port(f"{self.name}/{name}")
 
-    def kubeconfig(self, identity: str) -> Path:
-        return self.folder / self.name / "kubeconfig" / f"{identity}.yaml"
+    def kubeconfig(self, access: str) -> Path:
+        return self.folder / self.name / "kubeconfig" / f"{access}.yaml"
 
     @property
     def identities(self) -> tuple[str, ...]:
@@ -95,14 +105,29 @@ class Cluster:
             pki.ADMIN, pki.CONTROLLER_MANAGER, pki.SCHEDULER, pki.KWOK, pki.EXTENDER, pki.DISPATCHER, pki.OPERATOR
         )  # fmt: skip
 
-    def client_of(self, identity: str) -> str:
-        """The component whose link an identity's kubeconfig uses; empty for those that connect directly."""
-        return {
-            pki.SCHEDULER: f"{self.name}/kube-scheduler",
-            pki.EXTENDER: f"{self.name}/extender",
-            pki.OPERATOR: f"{self.name}/operator",
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """Every kubeconfig of the cluster. Those of a standby end in `-2`."""
+        clients = {
             pki.DISPATCHER: f"{HUB}/dispatcher",
-        }.get(identity, "")
+            pki.SCHEDULER: f"{self.name}/{CLUSTERS_OWN}",
+            pki.EXTENDER: f"{self.name}/{EXTENDER}",
+            pki.OPERATOR: f"{self.name}/operator",
+        }
+        found = {name: Access(name, name, clients.get(name, "")) for name in self.identities}
+        for pair in () if self.is_hub else pairs(self.state.spec.member(self.name)):
+            # In the managed install both are one pod, with one ServiceAccount.
+            scheduler = pki.EXTENDER if pair.kind == SECOND else pki.SCHEDULER
+            for access in (
+                Access(pair.scheduler, scheduler, f"{self.name}/{pair.scheduler}"),
+                Access(f"{pki.EXTENDER}{pair.end}", pki.EXTENDER, f"{self.name}/{pair.extender}"),
+            ):
+                found[access.name] = access
+        return tuple(found.values())
+
+    def access(self, name: str) -> Access:
+        """Raises KeyError."""
+        return {access.name: access for access in self.accesses}[name]
 
 
 def log_path(folder: Path, component: str) -> Path:

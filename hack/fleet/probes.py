@@ -48,6 +48,18 @@ def both(first: Probe, second: Probe) -> Probe:
     return lambda: first() or second()
 
 
+def either(*several: Probe) -> Probe:
+    def probe() -> str:
+        reasons = []
+        for each in several:
+            if not (reason := each()):
+                return ""
+            reasons.append(reason)
+        return "; ".join(reasons)
+
+    return probe
+
+
 def found(kubeconfig: Path, path: str) -> Probe:
     """An object is there: without its default ServiceAccount a namespace takes no pods."""
 

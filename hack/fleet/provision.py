@@ -11,7 +11,7 @@ import yaml
 
 from hack.fleet import kubeconfig, nodes, pki
 from hack.fleet.build import assets_folder
-from hack.fleet.layout import REPOSITORY, Cluster
+from hack.fleet.layout import MUSTER_NAMESPACE, REPOSITORY, Cluster
 from hack.fleet.rest import Rest, RestError
 from hack.fleet.spec import MemberSpec
 from hack.fleet.state import FleetError
@@ -19,10 +19,10 @@ from hack.fleet.versions import TRAINING_OPERATOR
 
 Document = dict[str, Any]
 
-MUSTER_NAMESPACE = "muster-system"
 OPERATOR_WEBHOOK = "validator.training-operator.kubeflow.org"
 """The training operator looks for its ValidatingWebhookConfiguration under this name."""
 CRDS = REPOSITORY / "manifests" / "crds"
+SECOND_SCHEDULER = REPOSITORY / "manifests" / "base" / "member" / "second-scheduler.yaml"
 _SERVED_SECONDS = 60.0
 # The training operator's CRD has 609 kB: 1.2 s with the Python parser.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -37,9 +37,12 @@ def objects(cluster: Cluster, kubectl: Path, member: MemberSpec | None) -> None:
         _wait_served(cluster, crds)
     if member is not None and member.operator != "real":
         _forget_webhook(cluster)
-    roles = [] if cluster.is_hub else documents([Path(__file__).parent / "rbac" / "member.yaml"])
+    roles = [] if member is None else documents([Path(__file__).parent / "rbac" / "member.yaml"])
     side = "hub" if cluster.is_hub else "member"
     shipped = documents(sorted((REPOSITORY / "manifests" / "base" / side).glob("rbac*.yaml")))
+    if member is not None and member.mode == "managed":
+        # The ServiceAccount that its bindings name is among the extender's roles.
+        shipped += [d for d in documents([SECOND_SCHEDULER]) if d["apiVersion"].startswith("rbac.")]
     apply(cluster, kubectl, roles + [with_users(document) for document in shipped])
 
 
@@ -87,12 +90,13 @@ def register_members(hub: Cluster, members: Iterable[Cluster], kubectl: Path) ->
     found: list[Document] = []
     for member in members:
         secret = f"{member.name}-kubeconfig"
+        access = kubeconfig.build(member, member.access(pki.DISPATCHER))
         found += [
             {
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "metadata": {"name": secret, "namespace": MUSTER_NAMESPACE},
-                "stringData": {"kubeconfig": yaml.safe_dump(kubeconfig.build(member, pki.DISPATCHER))},
+                "stringData": {"kubeconfig": yaml.safe_dump(access)},
             },
             {
                 "apiVersion": "muster.dev/v1alpha1",

@@ -8,6 +8,9 @@ OPERATORS = ("standin", "real", "none")
 """standin: hack/operator; real: the Kubeflow training operator; none: nobody makes pods for jobs."""
 DIALECTS = ("training-operator", "arena")
 """Which PyTorchJob CRD a member has: policy under spec.runPolicy, or (legacy, Arena) at spec level."""
+MODES = ("self-managed", "managed")
+"""self-managed: the cluster's own kube-scheduler has the extender beside it. managed: it is out of reach and knows
+nothing of the extender; a second kube-scheduler, with the extender beside it, serves the schedulerName muster."""
 OPTIONAL_COMPONENTS = ("extender", "dispatcher", "operator")
 """What `--without` may leave out."""
 
@@ -43,6 +46,9 @@ class MemberSpec(msgspec.Struct, frozen=True):
     """More command-line arguments of the operator."""
     nodes: tuple[NodeShape, ...] = (NodeShape(count=3),)
     """Made at `up` only if the member has no node yet."""
+    mode: str = "self-managed"
+    standby: bool = False
+    """A second pair of scheduler and extender that is elected when the first does not lead."""
 
 
 class FleetSpec(msgspec.Struct, frozen=True):
@@ -83,10 +89,13 @@ def check(spec: FleetSpec) -> None:
             raise SpecError(f"member name {member.name!r} must be lower-case letters, digits and dashes, at most 32")
         _one_of(f"operator of {member.name}", member.operator, OPERATORS)
         _one_of(f"dialect of {member.name}", member.dialect, DIALECTS)
+        _one_of(f"mode of {member.name}", member.mode, MODES)
         if member.operator == "real" and member.dialect == "arena":
             raise SpecError(
                 f"{member.name}: the real operator knows only the training-operator dialect; use operator standin"
             )
+        if "extender" in spec.without and (member.standby or member.mode == "managed"):
+            raise SpecError(f"{member.name}: without extender there is neither a standby nor the managed mode")
     for component in spec.without:
         _one_of("--without", component, OPTIONAL_COMPONENTS)
 

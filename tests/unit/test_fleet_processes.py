@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -45,6 +46,29 @@ def supervisor(folder: Path, *components: Component) -> Supervisor:
     current = State(spec=FleetSpec(members=default_members(1)))
     state.save(folder, current)
     return Supervisor(folder, current, {c.name: c for c in components})
+
+
+class TestNamedHost:
+    def test_a_program_runs_under_its_own_host_name_and_this_machine_keeps_its(self) -> None:
+        before = socket.gethostname()
+        tell = [sys.executable, "-c", "import socket; print(socket.gethostname())"]
+        command = [sys.executable, "-m", "hack.fleet.named_host", "control-plane-7", *tell]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout == "control-plane-7\n"
+        assert socket.gethostname() == before
+
+    def test_a_program_that_is_not_there_is_named(self) -> None:
+        command = [sys.executable, "-m", "hack.fleet.named_host", "h", "/no/such/program"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "/no/such/program" in done.stderr
+
+
+class TestProbes:
+    def test_either_is_ready_when_one_is_and_else_says_why_none(self) -> None:
+        yes, no, neither = (lambda: ""), (lambda: "no"), (lambda: "neither")
+        assert probes.either(no, yes)() == ""
+        assert probes.either(no, neither)() == "no; neither"
 
 
 class TestProcesses:
