@@ -9,7 +9,7 @@ from zlib import crc32
 from extender import places
 from extender.admission import gang_refusal, refusal
 from extender.effects import BindCall, Binding, Outcome, Recheck
-from extender.gangs import Gang, Happening, Member, State
+from extender.gangs import Gang, Happening, Member, Standing, State
 from extender.ledger import Charge, Holder, Slot
 from extender.pod_facts import PodFacts
 from extender.timers import Timer
@@ -58,10 +58,10 @@ def arrived(world: World, gang: Gang, member: Member, facts: PodFacts, call: Bin
 
 def commit_if_whole(world: World, gang: Gang, now: float) -> None:
     """Begin the commit when nothing is missing; `recheck_done` goes on with it."""
-    if gang.busy or not gang.held:
+    if gang.rechecking or gang.of_standing(Standing.WAITING) <= gang.posting:
         return
-    if gang.state in (State.LANDED, State.HEALING):
-        pass
+    if gang.state in (State.LANDED, State.HEALING) or (gang.state is State.COMMITTING and gang.running):
+        pass  # the gang is committed to: each further call brings it closer to whole
     elif gang.state in (State.PLANNED, State.WAITING) and gang.minimum_met(with_waiting=True):
         gang.advance(Happening.QUORUM, now)
     else:
@@ -71,6 +71,8 @@ def commit_if_whole(world: World, gang: Gang, now: float) -> None:
     nodes = set()
     for uid in gang.held:
         member = gang.members[uid]
+        if member.posting:
+            continue
         slot = world.slot_of(member)
         if slot is not None:
             slot.committing = True
@@ -211,8 +213,9 @@ def stop_retrying(world: World, gang: Gang, member: Member, now: float) -> None:
 def timed_out(world: World, gang: Gang, now: float) -> None:
     """The first held call must be answered now: all fail together; slots stay for the next round."""
     fail_all(world, gang, TIMED_OUT)
-    gang.advance(Happening.STOPPED, now)
-    gang.advance(Happening.EMPTIED, now)
+    if not gang.posting and not gang.running:
+        gang.advance(Happening.STOPPED, now)
+        gang.advance(Happening.EMPTIED, now)
     world.counters["timeouts"] += 1
     world.touch(gang.key)
 

@@ -80,7 +80,8 @@ def _of_gang(world: World, timer: Timer, gang: Gang, now: float) -> None:
     elif timer is Timer.HOLD:
         _hold_is_over(world, gang, now)
     elif timer is Timer.HEAL:
-        if gang.state in (State.HEALING, State.COMMITTING) and not gang.minimum_met():
+        lost = gang.hub is not None and gang.key not in world.reservations  # the hub takes it back itself
+        if gang.state in (State.HEALING, State.COMMITTING) and not gang.minimum_met() and not lost:
             life.evict(world, gang, NOT_HEALED, now)
     elif timer is Timer.EVICT:
         if gang.state is State.EVICTING:

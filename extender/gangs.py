@@ -237,6 +237,8 @@ class Gang(msgspec.Struct):
     """Standing -> role -> members."""
     uncovered: dict[str, int] = {}
     """Role -> members that need a place and have neither slot nor charge."""
+    departed: dict[str, int] = {}
+    """Role -> members that succeeded and whose pod object is gone: served for as long as the gang lives."""
     running: int = 0
     """Members bound, neither finished nor on their way out."""
     present: int = 0
@@ -330,16 +332,19 @@ class Gang(msgspec.Struct):
     def drop(self, member: Member) -> None:
         """The pod is gone."""
         self._discount(member)
+        if member.succeeded:
+            self.departed[member.role] = self.departed.get(member.role, 0) + 1
         uid = member.ref.uid
         self.members.pop(uid, None)
         self.held.pop(uid, None)
         self.refused.pop(uid, None)
 
     def of_standing(self, standing: Standing, role: str | None = None) -> int:
-        per_role = self.tallies.get(standing)
-        if not per_role:
-            return 0
-        return sum(per_role.values()) if role is None else per_role.get(role, 0)
+        count = 0
+        for per_role in (self.tallies.get(standing), self.departed if standing is Standing.SERVED else None):
+            if per_role:
+                count += sum(per_role.values()) if role is None else per_role.get(role, 0)
+        return count
 
     def seen(self, role: str | None = None) -> int:
         """Members that count towards completeness."""

@@ -6,7 +6,7 @@
 from extender import barrier, claims, group_status, places, reservations, waking
 from extender.admission import group_refusal, may_hold
 from extender.effects import EvictPods, ObjectRef, RecordEvent
-from extender.gangs import Gang, Happening, Member, State
+from extender.gangs import Gang, Happening, Member, Standing, State
 from extender.shortfall import Shortfall
 from extender.timers import Timer
 from extender.world import World
@@ -29,6 +29,7 @@ def review(world: World, gang: Gang, now: float) -> None:
         return
     group_status.soon(world, gang, now)
     if gang.busy:
+        barrier.commit_if_whole(world, gang, now)
         return
     if gang.state is State.EVICTING:
         if gang.present:
@@ -130,10 +131,13 @@ def _forgotten(world: World, gang: Gang, now: float) -> bool:
 
 
 def _read_requirements(world: World, gang: Gang) -> None:
-    """What a user's gang needs, from its PodGroup, its labels, or else all pods it has."""
-    if gang.hub is not None:
-        return
+    """What a user's gang needs, from its PodGroup, its labels, or else all pods it has.
+
+    A PodGroup that is gone takes nothing back: what it last said stands (missing information ends nothing).
+    """
     group = world.pod_groups.get(gang.key)
+    if gang.hub is not None or (gang.needs_group and group is None):
+        return
     minimum = gang.label_minimum
     gang.schedule_timeout = world.config.default_schedule_timeout
     if group is not None:
@@ -141,11 +145,19 @@ def _read_requirements(world: World, gang: Gang) -> None:
         gang.prefer_topology_key = group.metadata.annotation(places.PREFER_TOPOLOGY)
         if group.spec.schedule_timeout_seconds is not None and group.spec.schedule_timeout_seconds > 0:
             gang.schedule_timeout = float(group.spec.schedule_timeout_seconds)
-    minimum = minimum or max(1, gang.seen())
+    minimum = minimum or _all_it_has(gang)
     if minimum != gang.min_member:
         gang.min_member = minimum
         gang.revision += 1
         gang.tried_at = -1
+
+
+def _all_it_has(gang: Gang) -> int:
+    """The minimum where nobody says one. Members that come after it has landed do not make it a half gang."""
+    seen = max(1, gang.seen())
+    if gang.state in (State.COMMITTING, State.LANDED, State.HEALING):
+        return min(gang.min_member, seen)
+    return max(1, gang.of_standing(Standing.SERVED)) if gang.running else seen
 
 
 def _compare_bound(world: World, gang: Gang, now: float) -> None:
@@ -161,12 +173,15 @@ def _compare_bound(world: World, gang: Gang, now: float) -> None:
     elif gang.running and not gang.ended_ok:
         was_landed = gang.state is State.LANDED
         if gang.advance(Happening.HALF, now):
-            limit = world.config.below_minimum_limit if was_landed else world.config.heal_limit
-            world.timers.set_earliest(Timer.HEAL, gang.key, now + limit)
+            if was_landed:
+                world.timers.set_earliest(Timer.HEAL, gang.key, now + world.config.below_minimum_limit)
             world.timers.clear(Timer.HOLD, gang.key)
             gang.standins_until = now + world.config.default_schedule_timeout
             gang.stale = True
             world.timers.set(Timer.ASSEMBLING, gang.key, gang.standins_until)
+        if gang.complete and world.timers.get(Timer.HEAL, gang.key) is None:
+            # Members that could be bound exist. Where none do, after a restart, they may have run to their end unseen.
+            world.timers.set(Timer.HEAL, gang.key, now + world.config.heal_limit)
     elif gang.state is State.COMMITTING:
         gang.advance(Happening.STOPPED, now)
     elif gang.state in (State.LANDED, State.HEALING) and not gang.present:
@@ -222,7 +237,10 @@ def _room_for_hub(world: World, gang: Gang, now: float) -> None:
 def _room_for_user(world: World, gang: Gang, now: float) -> None:
     if group_refusal(world, gang):
         if gang.slots or gang.held:
-            give_up_room(world, gang, group_refusal(world, gang), now)
+            barrier.fail_all(world, gang, group_refusal(world, gang))
+            world.withdraw_all(gang)
+            if gang.state in _BEFORE:
+                give_up_room(world, gang, TOO_FEW, now)
         return
     if gang.state in (State.LANDED, State.HEALING):
         _cover_rest(world, gang, now, standins=places.may_stand_in(gang, now))

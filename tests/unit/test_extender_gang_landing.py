@@ -288,6 +288,57 @@ class TestCommit:
         assert len(stage.bound()) == 3
         assert not stage.held()
 
+    def test_one_members_retries_hold_up_no_other(self, stage):
+        # Two Bindings fail; one member's call is given up by its client and comes anew while the other still retries.
+        pods = gang(3)
+        for index in (1, 2):
+            stage.refuse_posts[f"uid-train-{index}"] = [Outcome.REJECTED] * 1000
+        stage.add(pod_group(minimum=3), *pods)
+        calls = [stage.schedule(each) for each in pods]
+        stage.pass_time(1)
+        stage.perform(stage.core.bind_abandoned(calls[2], stage.now))
+        del stage.refuse_posts["uid-train-2"]
+        again = stage.schedule(pods[2])
+        assert stage.answers[again] == ""
+        assert set(stage.bound()) == {"train-0", "train-2"}
+
+    def test_a_pod_group_deleted_under_a_running_gang_ends_nothing(self, stage):
+        # The training operator deletes it when the job ends, and rewrites it meanwhile.
+        pods = gang(3)
+        stage.add(pod_group(minimum=2), *pods)
+        for each in pods[:2]:
+            stage.schedule(each)
+        stage.perform(stage.core.pod_group_deleted("default", "train", stage.now))
+        assert stage.states() == {"landed": 1}
+        stage.pass_time(2000)
+        assert not stage.evicted
+        assert stage.core.metrics().slots == 0
+
+    def test_without_a_minimum_all_pods_it_has_are_the_gang(self, stage):
+        pods = gang(3)
+        stage.add(pod_group(minimum=0), *pods)
+        stage.schedule(pods[0])
+        assert not stage.bound()
+        for each in pods[1:]:
+            stage.schedule(each)
+        assert len(stage.bound()) == 3
+
+    def test_without_a_minimum_later_members_do_not_make_it_a_half_gang(self, stage):
+        pods = gang(3)
+        stage.add(pod_group(minimum=0), *pods)
+        for each in pods:
+            stage.schedule(each)
+        stage.add(member("train-9", cpu="64"))
+        assert stage.states() == {"landed": 1}
+        stage.pass_time(2000)
+        assert not stage.evicted
+
+    def test_without_a_minimum_a_restart_judges_nobody(self):
+        stage = Stage().add(node("a", cpu=2), pod_group(minimum=0))
+        stage.add(member("m0", node="a"), member("m1", cpu="64")).start()
+        stage.pass_time(2000)
+        assert not stage.evicted
+
     def test_a_binding_without_answer_that_landed_is_success(self, stage):
         pods = gang(2)
         stage.refuse_posts["uid-train-0"] = [Outcome.UNKNOWN, Outcome.ALREADY_THERE]
@@ -428,6 +479,30 @@ class TestAfterLanding:
         assert stage.states() == {"landed": 1}
         stage.pass_time(700)
         assert not stage.evicted
+
+    def test_succeeded_members_stay_served_when_their_pods_are_cleaned_up(self, stage):
+        pods = self.land(stage)
+        for each in pods[:2]:
+            stage.finish(each)
+            stage.delete(each)
+        assert stage.states() == {"landed": 1}
+        stage.pass_time(2000)
+        assert not stage.evicted
+
+    def test_a_restart_evicts_nobody_for_what_it_has_not_seen(self):
+        # Two of three run; the third ended and was cleaned up before this process started.
+        stage = Stage().add(node("a"), pod_group(minimum=3), member("m0", node="a"), member("m1", node="a")).start()
+        stage.pass_time(2000)
+        assert not stage.evicted
+
+    def test_a_half_commit_found_at_a_restart_is_finished_or_undone(self):
+        stage = Stage().add(node("a", cpu=4), pod_group(minimum=3), member("m0", node="a"), member("m1", node="a"))
+        third = member("m2")
+        stage.add(third).start()
+        assert stage.states() == {"healing": 1}
+        assert stage.core.metrics().slots == 1
+        stage.pass_time(121)
+        assert set(stage.evicted) == {"m0", "m1"}
 
     def test_nothing_outlives_the_gang(self, stage):
         # A14, invariant 8.
