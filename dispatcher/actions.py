@@ -301,10 +301,13 @@ class Actions:
             raise CannotDispatch("the job cannot be read any more")
         ours = self._ours(key, step.epoch)
         copy = member_copy(reading.job, member.dialect, member.capacity.scheduler_name, ours)
+        binding = self._store.get(key)
+        attempt = binding.spec.attempt if binding else None
         wanted = member_reservation(
             reading.job,
             copy,
             ours,
+            claim=attempt is not None and attempt.claim,
             ttl_seconds=self._options.reservation_ttl_seconds,
             landing_deadline_seconds=self._options.landing_deadline_seconds,
         )

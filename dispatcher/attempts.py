@@ -89,15 +89,23 @@ def next_step(spec: BindingSpec | None, view: View, now: datetime, limits: Limit
 
 
 def reserving(
-    spec: BindingSpec, cluster: str, cluster_uid: str, charge: Charge | None, now: datetime, *, excluded: list[str]
+    spec: BindingSpec,
+    cluster: str,
+    cluster_uid: str,
+    charge: Charge | None,
+    now: datetime,
+    *,
+    excluded: list[str],
+    claim: bool = False,
 ) -> Record:
     """The record that starts an attempt. Only for a binding that `next_step` answered AwaitAdmission for [8].
-    `excluded`: members still not to be asked again."""
+    `excluded`: members still not to be asked again. `claim`: it does not fit there now."""
     if spec.attempt is not None or spec.deleting or spec.result is not None:
         raise ValueError(f"{spec.job.name} is not waiting for admission")
     attempt = Attempt(
-        cluster=cluster, cluster_uid=cluster_uid, epoch=spec.last_epoch + 1, state="Reserving", started_at=_text(now)
-    )
+        cluster=cluster, cluster_uid=cluster_uid, epoch=spec.last_epoch + 1, state="Reserving", started_at=_text(now),
+        claim=claim,
+    )  # fmt: skip
     return _record("Reserving", spec, attempt=attempt, charge=charge, last_epoch=attempt.epoch, excluded=list(excluded))
 
 
@@ -316,6 +324,8 @@ def _evicting(spec: BindingSpec, attempt: Attempt, member: MemberView, now: date
     if member.reservation is not None:
         if member.reservation.deleting:
             return Wait(reason="Ending", message="its reservation is being deleted")
+        if member.reservation.pods_ended and not _ours(member.copy, spec, attempt):
+            return _finish(spec, attempt, LOST_END, now) if member.live else ReadLive(member.cluster)  # [9]
         return DeleteReservation(
             member.cluster, attempt.epoch, member.reservation.uid, member.reservation.resource_version
         )
@@ -354,7 +364,8 @@ def _finished(spec: BindingSpec, attempt: Attempt, member: MemberView, view: Vie
         return RemoveBinding()
     if not result.released and fenced:
         return _finish_released(spec, result)
-    if result.released and not spec.deleting:
+    late = member.connection == "Reachable" and member.reservation is not None and not member.reservation.deleting
+    if result.released and not spec.deleting and not late:
         return _await_ttl(result, view.job, now)
     if member.connection != "Reachable":
         return _unreachable(member)
@@ -368,6 +379,8 @@ def _finished(spec: BindingSpec, attempt: Attempt, member: MemberView, view: Vie
             if copy.deleting:
                 return Wait(reason="Ending", message=f"its copy in {member.cluster} is being deleted")
             return DeleteCopy(member.cluster, copy.uid, copy.resource_version)
+    elif result.released:
+        return _await_ttl(result, view.job, now)
     elif member.pods_running:
         return Wait(reason="WorkersRunning", message=f"{member.pods_running} pods still run")
     if not member.live:
@@ -429,7 +442,7 @@ def _edited(spec: BindingSpec, view: View) -> bool:
 
 
 def _moved(attempt: Attempt, state: str, now: datetime) -> Attempt:
-    return msgspec.structs.replace(attempt, state=state, started_at=_text(now))
+    return msgspec.structs.replace(attempt, state=state, started_at=_text(now), claim=False)
 
 
 def _evict(spec: BindingSpec, attempt: Attempt, reason: str, message: str, *, then: str) -> Record:

@@ -30,6 +30,20 @@ class Claims:
         self._settings = settings
         self._held: dict[str, _Claim] = {}
         self._free_from: dict[str, float] = {}
+        self._lacking_since: dict[str, float] = {}
+
+    def lacks_room(self, binding_id: str, now: float) -> float:
+        """Quota admits it and some member lacks room for it. Returns the seconds since that was so first."""
+        return now - self._lacking_since.setdefault(binding_id, now)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether time alone can change anything here."""
+        return bool(self._held or self._lacking_since)
+
+    def restore(self, binding_id: str, cluster: str, now: float) -> None:
+        """A claim that a former process recorded; its time starts anew."""
+        self._held.setdefault(cluster, _Claim(binding_id, now))
 
     def grant(self, binding_id: str, cluster: str, waited: float, now: float) -> bool:
         """Whether this job may claim this member now; remembered if so. Idempotent while it holds. A job holds one
@@ -55,8 +69,13 @@ class Claims:
             del self._held[cluster]
             self._free_from[cluster] = now + self._settings.pause
 
+    def settled(self, binding_id: str, now: float) -> None:
+        """It has a place, was held or is gone: its wait is over as well."""
+        self._lacking_since.pop(binding_id, None)
+        self.end(binding_id, now)
+
     def expired(self, now: float) -> list[tuple[str, str]]:
-        """(binding id, cluster) of claims past `hold`; ended by this call."""
+        """(binding id, cluster) of claims past `hold`; ended by this call. Its wait goes on."""
         over = [
             (claim.binding_id, cluster)
             for cluster, claim in self._held.items()

@@ -87,7 +87,7 @@ class Cycle:
             self.readings,
             self.fleet,
             clock=clock,
-            report_max_age=options.heartbeat_seconds,
+            options=options,
             exclude=Backoff(options.exclude_seconds, options.exclude_max_seconds),
             on_waiting=self._show,
             on_damaged=lambda key, text: log.error("%s/%s: %s", *key, text),
@@ -274,7 +274,7 @@ class Cycle:
             self.stepper.wake()
         else:
             if binding is not None:
-                self.admission.withdraw(binding.spec.job_id)
+                self.admission.withdraw(binding.spec)
             if isinstance(step, Wait):
                 self._waits[key] = step
         if binding is None:
@@ -324,7 +324,7 @@ class Cycle:
             began = self._clock.monotonic()
             decided = 0
             for decision in self.admission.decide():
-                done = partial(self.admission.recorded, decision.key, decision.record.spec.job_id)
+                done = partial(self.admission.recorded, decision.key, decision)
                 self.stepper.start(decision.key, decision.record, decision.base, done)
                 decided += 1
                 if decided % ADMIT_AT_ONCE == 0:
@@ -357,6 +357,8 @@ class Cycle:
             self._metrics.show_members({name: (v.ready, v.report_age) for name, v in verdicts.items()})
             self._show_queues()
             self._refresh_reasons()
+            self.admission.time_passed()
+            self.stepper.wake()
             await self._clock.sleep(LOOK_SECONDS)
 
     def _refresh_reasons(self) -> None:

@@ -25,13 +25,22 @@ class PodPhase(msgspec.Struct):
     phase: str = ""
 
 
+class PodNode(msgspec.Struct, rename="camel"):
+    node_name: str = ""
+
+
 class PodSeen(msgspec.Struct):
     metadata: ObjectMeta
+    spec: PodNode = msgspec.field(default_factory=PodNode)
     status: PodPhase = msgspec.field(default_factory=PodPhase)
 
     @property
     def may_run(self) -> bool:
         return self.status.phase not in ("Succeeded", "Failed")
+
+    @property
+    def bound(self) -> bool:
+        return bool(self.spec.node_name)
 
 
 class MemberCaches:
@@ -43,7 +52,8 @@ class MemberCaches:
         self._on_change = on_change
         self._reservations: dict[str, dict[int, GangReservation]] = {}
         self._copies: dict[str, CopySeen] = {}
-        self._pods: dict[str, dict[Key, bool]] = {}
+        self._pods: dict[str, dict[Key, tuple[bool, bool]]] = {}
+        """job id -> pod -> (may run, was given a node)."""
 
     def clear(self) -> None:
         """The member is watched anew: until its caches are synced nothing is known."""
@@ -81,7 +91,7 @@ class MemberCaches:
             if not pods:
                 self._pods.pop(job_id, None)
         if new is not None and (job_id := self._id(new.metadata)):
-            after = new.may_run
+            after = (new.may_run, new.bound)
             self._pods.setdefault(job_id, {})[new.metadata.key] = after
         if before != after:  # most pod events change nothing that anyone here asks about
             self._told(old, new, lambda p: self._id(p.metadata))
@@ -114,7 +124,7 @@ class MemberCaches:
             reservation=reservation_view(reservation) if reservation else None,
             copy=copy_view(copy.metadata, copy.status, self._hub_id) if copy else None,
             pods=len(pods),
-            pods_running=sum(pods.values()),
+            pods_running=sum(may_run for may_run, _ in pods.values()),
         )
 
     def stray(self, cluster: str, job_id: str, current_epoch: int | None) -> Stray | None:
@@ -126,7 +136,13 @@ class MemberCaches:
         if (seen := self._copies.get(job_id)) is not None:
             found = copy_view(seen.metadata, seen.status, self._hub_id)
             copy = found if found.epoch != current_epoch else None
-        pods = len(self._pods.get(job_id, {})) if current_epoch is None else 0
+        pods = self._pods.get(job_id, {}) if current_epoch is None else {}
         if not (reservations or copy or pods):
             return None
-        return Stray(cluster=cluster, reservations=reservations, copy=copy, pods=pods)
+        return Stray(
+            cluster=cluster,
+            reservations=reservations,
+            copy=copy,
+            pods=len(pods),
+            pods_bound=sum(bound for _, bound in pods.values()),
+        )

@@ -179,6 +179,10 @@ class Member:
     def free(self) -> Resources:
         return _resources(self.capacity.free)
 
+    def total(self) -> Resources:
+        """Of all its ready nodes, used or not."""
+        return _resources(self.capacity.total)
+
     async def run(self) -> None:
         while True:
             self._changed.clear()

@@ -109,6 +109,8 @@ class Stray(msgspec.Struct, frozen=True, kw_only=True):
     reservations: tuple[ReservationView, ...] = ()
     copy: CopyView | None = None
     pods: int = 0
+    pods_bound: int = 0
+    """Of them, those that were given a node: they run, or did."""
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):

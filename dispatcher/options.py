@@ -56,6 +56,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     exclude_seconds: float = 5.0
     """First pause before a member that refused a job is asked again, doubled each time."""
     exclude_max_seconds: float = 300.0
+    claim_after_seconds: float = 300.0
+    """A gang that has waited so long for room alone may claim nodes in one member: small jobs cannot starve it."""
+    claim_seconds: float = 600.0
+    """A claim lasts this long at most ..."""
+    claim_pause_seconds: float = 300.0
+    """... and the next one in that member is granted this long after it."""
+    reclaim: bool = True
+    """A queue below its min gets it back: whole jobs of queues above theirs are evicted and queued again."""
+    reclaim_hold_seconds: float = 600.0
+    """What was freed for a job is kept for it this long, if no member can hold it meanwhile ..."""
+    reclaim_rest_seconds: float = 300.0
+    """... and it may not ask again for so long, doubled each time."""
+    evict_over_max: bool = False
+    """When limits are lowered below use: evict and requeue jobs until it fits, instead of waiting for them to end."""
     orphan_seconds: float = 10.0
     """Between two sweeps for objects whose job is gone; what two sweeps in a row find is removed."""
 

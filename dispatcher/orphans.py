@@ -15,7 +15,6 @@ def verdict(stray: Stray) -> Literal["Remove", "Report"]:
     """`stray`: everything of one id without a binding in one member."""
     if any(r.dispatched or r.state == "Landed" for r in stray.reservations):
         return "Report"
-    if stray.copy is not None and stray.pods and not stray.copy.deleting and not stray.reservations:
-        # Pods, but no reservation that could have admitted them: made by hand, or the fence went with the data.
-        return "Report"
+    if stray.copy is not None and stray.pods_bound and not stray.copy.deleting:
+        return "Report"  # it runs, so it was admitted once
     return "Remove"

@@ -7,7 +7,7 @@ fits is found at once behind 10,000 that do not (F9, F10).
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -270,13 +270,33 @@ class Pending:
         known = self._queues.get(queue)
         return [self._jobs[key[-1]] for key in known.order[:limit]] if known else []
 
-    def oldest_without_room(self) -> Waiting | None:
-        """The one that has waited longest of those that quota admits and some member lacks room for, higher priority
-        first."""
-        heads = [group.jobs[0] for group in self._classes.values() if group.lacks_room]
-        return self._jobs[min(heads)[-1]] if heads else None
+    def without_room(self) -> list[Waiting]:
+        """First jobs of the classes that quota admits and some member lacks room for: higher priority first, then
+        those that have waited longest."""
+        return [
+            self._jobs[key[-1]] for key in sorted(group.jobs[0] for group in self._classes.values() if group.lacks_room)
+        ]
+
+    def short_of_quota(self) -> Iterator[list[Waiting]]:
+        """Jobs that wait for a max above their leaf, where other leaves may have borrowed: per class in order, classes
+        by their first job. Of a queue that its first job blocks, that one alone."""
+        groups = [
+            group
+            for group in self._classes.values()
+            if group.lot is not None and group.lot[2] == "max" and group.jobs and len(group.lot[0]) < self._depth(group)
+        ]
+        for group in sorted(groups, key=lambda group: group.jobs[0]):
+            queue = self._queues[group.queue]
+            if not self._blocks(group.queue, queue):
+                yield [self._jobs[key[-1]] for key in group.jobs]
+            elif queue.order[0] == group.jobs[0]:
+                yield [self._jobs[group.jobs[0][-1]]]
 
     # Parts
+
+    def _depth(self, group: _Class) -> int:
+        ask = self._jobs[group.jobs[0][-1]].ask
+        return len(ask.path) if ask else 0
 
     def _queue(self, path: NodePath) -> _Queue:
         return self._queues.setdefault(path, _Queue())

@@ -68,6 +68,34 @@ def reclaim(claimant: Ask, binding_id: str, ledger: Ledger, admitted: Iterable[A
     )
 
 
+def beyond_limits(ledger: Ledger, admitted: Iterable[Admitted]) -> dict[str, str]:
+    """After limits were lowered: preemptible jobs that have to go until every node is within its max again, binding id
+    -> why. In the order of `reclaim`."""
+    jobs = sorted(admitted, key=lambda job: job.admitted_at, reverse=True)
+    jobs.sort(key=lambda job: job.priority)
+    taken: dict[str, Entry] = {}
+    victims: dict[str, str] = {}
+    try:
+        for job in jobs:
+            if job.in_flight and job.binding_id in ledger.entries():
+                _take(ledger, job.binding_id, taken)
+        for path, node in ledger.tree.nodes.items():
+            for resource, limit in node.max.items():
+                for job in jobs:
+                    if ledger.used(path).get(resource, 0) <= limit:
+                        break
+                    entry = ledger.entries().get(job.binding_id)
+                    if entry is None or not entry.preemptible or not entry.amounts.get(resource):
+                        continue
+                    if entry.home[: len(path)] == path:
+                        _take(ledger, job.binding_id, taken)
+                        victims[job.binding_id] = f"queue {node.full_name}: its max of {resource} was lowered"
+    finally:
+        for binding_id in list(taken):
+            _give_back(ledger, binding_id, taken)
+    return victims
+
+
 def _take(ledger: Ledger, binding_id: str, taken: dict[str, Entry]) -> None:
     entry = ledger.release(binding_id)
     assert entry is not None
