@@ -43,6 +43,7 @@ class Attempt(
         "message": "message",
         "started_at": "startedAt",
         "then": "then",
+        "claim": "claim",
     },
     omit_defaults=True,
     kw_only=True,
@@ -57,6 +58,8 @@ class Attempt(
     started_at: str = ""
     then: Literal["", "Queue", "Delete", "Hold"] = ""
     """With Evicting: what follows once nothing of the attempt is left."""
+    claim: bool = False
+    """With Reserving: it does not fit now, and asks the member to keep nodes free until it does."""
 
 
 class Result(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):

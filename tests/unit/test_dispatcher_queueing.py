@@ -380,20 +380,19 @@ def test_other_demands_make_another_class() -> None:
     assert drain(queue, FREE) == ["v"]
 
 
-def test_the_one_that_has_waited_longest_for_room_may_claim() -> None:
+def test_f11_those_that_have_waited_longest_for_room_come_first_for_a_claim() -> None:
     queue = waiting_for_room(
         a_waiting("old", gpu=8, at="t1"), a_waiting("older", gpu=4, at="t0"), a_waiting("urgent", gpu=2, priority=1)
     )
     queue.put(a_waiting("untried", at="t00", priority=9))
 
-    def oldest() -> str:
-        found = queue.oldest_without_room()
-        return found.name if found else ""
+    def oldest_first() -> list[str]:
+        return [found.name for found in queue.without_room()]
 
-    assert oldest() == "urgent"
+    assert oldest_first() == ["urgent", "older", "old"]
     queue.discard("urgent")
-    assert oldest() == "older"
+    assert oldest_first() == ["older", "old"]
     queue.wake("older")
-    assert oldest() == "old"
+    assert oldest_first() == ["old"]
     queue.discard("old")
-    assert oldest() == ""
+    assert oldest_first() == []
