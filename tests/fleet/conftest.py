@@ -25,7 +25,7 @@ import pytest
 
 from hack.fleet.fleet import Cluster, Fleet, wait_for
 from hack.fleet.rest import RestError
-from hack.fleet.spec import FleetSpec, NodeShape, default_members
+from hack.fleet.spec import FleetSpec, MemberSpec, NodeShape, default_members
 from hack.fleet.state import FleetError
 
 DEFAULT_NODES = NodeShape(count=3, cpu="8", memory="32Gi", gpus=8)
@@ -154,3 +154,20 @@ def has_no_pods(cluster: Cluster, namespace: str) -> bool:
         for name in names:
             rest.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", grace_seconds=0)
     return not names
+
+
+@contextlib.contextmanager
+def lone_member(folder: Path, member: MemberSpec) -> Iterator[Fleet]:
+    """A fleet of one member without a dispatcher, for what the ordinary one does not have.
+
+    MUSTER_FLEET_DIR_STANDBY and MUSTER_FLEET_DIR_MANAGED: use the fleet in that folder, and leave it running.
+    """
+    kind = "STANDBY" if member.standby else "MANAGED"
+    if running := os.environ.get(f"MUSTER_FLEET_DIR_{kind}"):
+        attached = Fleet.attach(Path(running).expanduser())
+        attached.restore()
+        yield attached
+        return
+    spec = FleetSpec(members=(member,), without=frozenset({"dispatcher"}))
+    with Fleet.running(folder, spec) as fleet:
+        yield fleet
