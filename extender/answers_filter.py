@@ -33,7 +33,6 @@ NOT_DECIDING = "the extender is not deciding yet"
 STRIKES = 3
 """A planned node that was not offered so often is avoided for a while."""
 AVOID = 60.0
-RETRY_BLOCKED = 0.1
 ASK_AGAIN = 1.0
 
 
@@ -95,7 +94,7 @@ def _find_room(world: World, gang: Gang, now: float) -> None:
     if (
         gang.state is State.BLOCKED
         and gang.tried_revision == gang.revision
-        and (gang.tried_at == world.ledger.gains or now < gang.tried_time + RETRY_BLOCKED)
+        and (gang.tried_at == world.ledger.gains or now < gang.tried_time + gang.retry_pause)
     ):
         return
     life.review(world, gang, now)

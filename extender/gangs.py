@@ -268,6 +268,8 @@ class Gang(msgspec.Struct):
     """Ledger gains when its last plan failed."""
     tried_revision: int = -1
     tried_time: float = 0.0
+    retry_pause: float = 0.0
+    """It is planned anew not before `tried_time` + this; grows while plans fail."""
     shortfall: Shortfall | None = None
     """Of the last plan."""
     revision: int = 0

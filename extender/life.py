@@ -15,7 +15,9 @@ NO_ROOM = "this gang does not fit the cluster as a whole now"
 TOO_FEW = "members of this gang are missing"
 EVICT_AGAIN = 5.0
 RETRY_PAUSE = 0.1
-"""A gang without room is planned anew at most so often, however fast room comes and goes."""
+LONGEST_PAUSE = 0.8
+"""A gang without room is planned anew at most so often, however fast room comes and goes; the pause doubles while plans
+fail, so that those behind it in the order get their turn."""
 PLANS_AT_ONCE = 10
 _BEFORE = frozenset({State.INCOMPLETE, State.BLOCKED, State.ASSEMBLING, State.PLANNED, State.WAITING})
 
@@ -305,6 +307,7 @@ def _cover(world: World, gang: Gang, now: float, *, standins: bool) -> Shortfall
     gang.tried_revision = gang.revision
     gang.tried_time = now
     gang.shortfall = shortfall
+    gang.retry_pause = 0.0 if shortfall is None else min(LONGEST_PAUSE, max(RETRY_PAUSE, 2 * gang.retry_pause))
     if places.settled(gang, standins=standins):
         world.hungry.pop(gang.key, None)
     else:
@@ -315,20 +318,23 @@ def _cover(world: World, gang: Gang, now: float, *, standins: bool) -> Shortfall
 def try_hungry(world: World, now: float) -> None:
     """Gangs that want more room, the most important and the oldest first, a few at a time."""
     waiting = [gang for key in world.hungry if (gang := world.gangs.get(key)) and gang.tried_at != world.ledger.gains]
-    waiting.sort(key=lambda gang: (-gang.priority, gang.created, gang.born, gang.key))
-    for gang in waiting[:PLANS_AT_ONCE]:
-        gang.tried_time = -1.0
+    due = [gang for gang in waiting if now >= gang.tried_time + gang.retry_pause]
+    due.sort(key=lambda gang: (-gang.priority, gang.created, gang.born, gang.key))
+    for gang in due[:PLANS_AT_ONCE]:
         world.touch(gang.key)
-    if len(waiting) > PLANS_AT_ONCE:
-        world.timers.set_earliest(Timer.PLAN, "", now + RETRY_PAUSE)
+    later = [gang.tried_time + gang.retry_pause for gang in waiting if now < gang.tried_time + gang.retry_pause]
+    if len(due) > PLANS_AT_ONCE:
+        later.append(now + RETRY_PAUSE)
+    if later:
+        world.timers.set_earliest(Timer.PLAN, "", max(min(later), now + RETRY_PAUSE))
 
 
 def _worth_trying(world: World, gang: Gang, now: float) -> bool:
     """Room became free since the last plan failed, and that was not a moment ago."""
     if gang.tried_at == world.ledger.gains:
         return False
-    if now < gang.tried_time + RETRY_PAUSE:
-        world.timers.set_earliest(Timer.PLAN, "", gang.tried_time + RETRY_PAUSE)
+    if now < gang.tried_time + gang.retry_pause:
+        world.timers.set_earliest(Timer.PLAN, "", gang.tried_time + gang.retry_pause)
         return False
     return True
 

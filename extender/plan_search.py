@@ -10,6 +10,8 @@ from extender.ledger import Room
 from kube.objects.pod_class import PodClass
 
 MAX_STEPS = 4000
+MAX_WORK = 40_000
+"""Steps times nodes: each step looks at the nodes."""
 
 Part = tuple[PodClass, list[Room], int]
 """A class, the nodes it may use, the number of pods."""
@@ -38,7 +40,8 @@ class _Search:
         self.board = board
         self.parts = parts
         self.order = order
-        self.steps = 0
+        nodes = max((len(rooms) for _, rooms, _ in parts), default=1)
+        self.steps_left = min(MAX_STEPS, MAX_WORK // max(1, nodes))
         self.found: Found = []
         self.likeness: dict[str, int] = {}
         """Node -> number shared by nodes with the same room, open to the same parts."""
@@ -112,7 +115,7 @@ class _Search:
                 return True
             self.found.pop()
             self.board.rollback(mark)
-            if self.steps >= MAX_STEPS:
+            if self.steps_left <= 0:
                 return False
         return False
 
@@ -141,8 +144,8 @@ class _Search:
         return sum(count for index, where, count in self.found if where is room and index == current)
 
     def _step(self) -> bool:
-        self.steps += 1
-        return self.steps < MAX_STEPS
+        self.steps_left -= 1
+        return self.steps_left > 0
 
 
 def _weight(pod_class: PodClass) -> int:

@@ -8,6 +8,7 @@ A class that topology rules couple is placed pod by pod.
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from extender.board import Board
 from extender.eligible import Eligible
@@ -17,6 +18,8 @@ from extender.plan_search import search
 from extender.shortfall import Shortfall, shortfall_of
 from kube.objects.pod_class import PodClass
 
+LARGE = 200
+"""A gang of more pods is tried in fewer ways."""
 MAX_DOMAINS = 16
 """Domains of a topology key that are tried one by one."""
 
@@ -95,13 +98,15 @@ class _Attempt:
 
     def place_minimum(self) -> bool:
         """The required of each, then as many more as fit, in the order of hardness."""
+        if all(demand.required == demand.wanted for demand in self.demands):
+            return False  # that was tried
         if not self._place([demand.required for demand in self.demands]):
             return False
         placed = sum(demand.required for demand in self.demands)
         base = self.board.mark()
         base_marks = list(self.marks)
         best: tuple[int, tuple[int, ...]] = (-1, ())
-        for order in self._orders():
+        for order in self.orders():
             total = placed + self._extras(order)
             if total > best[0]:
                 best = (total, order)
@@ -123,12 +128,11 @@ class _Attempt:
 
     def _place(self, counts: list[int]) -> bool:
         mark = self.board.mark()
-        for order in self._orders():
-            for packing in PACKINGS if len(self.demands) > 1 else PACKINGS[:1]:
-                self.marks = []
-                if all(self._take(index, counts[index], packing) == counts[index] for index in order):
-                    return True
-                self.board.rollback(mark)
+        for order, packing in self._tries():
+            self.marks = []
+            if all(self.take(index, counts[index], packing) == counts[index] for index in order):
+                return True
+            self.board.rollback(mark)
         found = search(self.board, list(zip([d.pod_class for d in self.demands], self.rooms, counts, strict=True)))
         if found is None:
             return False
@@ -144,17 +148,27 @@ class _Attempt:
         for index in order:
             more = self.demands[index].wanted - self.demands[index].required
             if more:
-                placed += self._take(index, more, PACKINGS[0])
+                placed += self.take(index, more, PACKINGS[0])
         return placed
 
-    def _take(self, index: int, need: int, packing: "Packing") -> int:
+    def take(self, index: int, need: int, packing: "Packing") -> int:
         start = self.board.mark()
         others = [demand.pod_class for other, demand in enumerate(self.demands) if other != index]
         placed = take(self.board, self.demands[index].pod_class, self.rooms[index], need, packing, others)
         self.marks.append((index, start, self.board.mark()))
         return placed
 
-    def _orders(self) -> Iterator[tuple[int, ...]]:
+    def _tries(self) -> Iterator[tuple[tuple[int, ...], "Packing"]]:
+        """Orders of the classes with ways to pack them; few for a large gang, which hardly ever fits one way only."""
+        orders = list(self.orders())
+        if len(orders) == 1:
+            yield orders[0], PACKINGS[0]
+        elif self.question.wanted > LARGE:
+            yield from ((orders[0], PACKINGS[0]), (orders[0], PACKINGS[1]), (orders[1], PACKINGS[0]))
+        else:
+            yield from product(orders, PACKINGS)
+
+    def orders(self) -> Iterator[tuple[int, ...]]:
         """Hardest first: least supply for its demand, then the largest request; then the other way round."""
         hardest = tuple(
             sorted(
@@ -254,18 +268,24 @@ def _supply(board: Board, pod_class: PodClass, rooms: list[Room], wanted: int) -
 
 
 def _largest_fit(question: Question, board: Board) -> list[int]:
-    """Pods placed per demand in the best greedy order; the board is left with them."""
+    """Pods placed per demand in the best greedy order; the board is left with them. For the message only, so a large
+    gang is tried in one order."""
     attempt = _Attempt(question, board, None)
-    best: tuple[int, tuple[int, ...]] = (-1, ())
-    for order in attempt._orders():  # noqa: SLF001
-        placed = sum(attempt._take(index, question.demands[index].wanted, PACKINGS[0]) for index in order)  # noqa: SLF001
+    orders = list(attempt.orders())[: 1 if question.wanted > LARGE else None]
+    best: list[int] = []
+    best_order: tuple[int, ...] = ()
+    for order in orders:
         board.rollback()
-        if placed > best[0]:
-            best = (placed, order)
-    counts = [0] * len(question.demands)
-    for index in best[1]:
-        counts[index] = attempt._take(index, question.demands[index].wanted, PACKINGS[0])  # noqa: SLF001
-    return counts
+        counts = [0] * len(question.demands)
+        for index in order:
+            counts[index] = attempt.take(index, question.demands[index].wanted, PACKINGS[0])
+        if sum(counts) > sum(best) or not best:
+            best, best_order = counts, order
+    if best_order != orders[-1]:
+        board.rollback()
+        for index in best_order:
+            attempt.take(index, question.demands[index].wanted, PACKINGS[0])
+    return best
 
 
 def _domains(question: Question, board: Board) -> Iterator[Collection[str] | None]:

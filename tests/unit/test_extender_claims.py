@@ -106,6 +106,27 @@ class TestUserGangs:
             stage.pass_time(1)
         assert {"m0", "m1"} <= set(stage.bound())
 
+    def test_many_blocked_gangs_do_not_keep_a_small_one_behind_them(self):
+        # Thirty older gangs that never fit; room comes and goes all the time; the youngest would fit.
+        stage = Stage().add(node("a", cpu=4)).start()
+        stage.add(pod("runs", cpu="3", node="a"))
+        for index in range(30):
+            pods = [member(f"b{index}-{i}", f"b{index}", cpu="3") for i in range(2)]
+            stage.add(pod_group(f"b{index}", 2), *pods)
+            stage.schedule(pods[0])
+        small = [member(f"small-{i}", "small") for i in range(2)]
+        stage.add(pod_group("small", 2), *small)
+        assert isinstance(stage.schedule(small[0]), str)
+        stage.delete(pod("runs"))
+        for second in range(30):
+            churn = pod(f"churn-{second}", cpu="1", node="a")
+            stage.add(churn)
+            stage.pass_time(0.05)
+            stage.delete(churn)
+            stage.pass_time(0.05)
+        assert "small-0" in stage.woken
+        assert stage.core.metrics().slots == 2
+
     def test_a_blocked_gang_does_not_stop_smaller_work(self):
         stage = Stage().add(node("a", cpu=4)).start()
         big = [member(f"big-{i}", "big", cpu="2") for i in range(3)]
