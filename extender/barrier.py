@@ -161,18 +161,23 @@ def bound(world: World, gang: Gang, member: Member, node: str, now: float) -> No
     world.ledger.strengthen(uid, Holder.POSTED)
     member.node = node
     world.settled(uid)
-    if gang.state is State.COMMITTING:
-        # From the first Binding on, the rest has to follow within a stated time.
-        world.timers.set_earliest(Timer.HEAL, gang.key, now + world.config.heal_limit)
+    _limit_the_rest(world, gang, member, now)
     _end_post(world, gang, member, "")
 
 
-def settled_by_watch(world: World, gang: Gang, member: Member) -> None:
+def settled_by_watch(world: World, gang: Gang, member: Member, now: float) -> None:
     """The pod is bound or has ended: nothing is left to be posted, whatever a POST under way will say."""
+    _limit_the_rest(world, gang, member, now)
     if member.posting:
         _end_post(world, gang, member, "" if member.call is None or member.call.node == member.node else ELSEWHERE)
     elif member.call is not None:
         world.fail_call(gang, member, "" if member.call.node == member.node else ELSEWHERE)
+
+
+def _limit_the_rest(world: World, gang: Gang, member: Member, now: float) -> None:
+    """From the first Binding of a commit on, whoever tells of it, the rest has to follow within a stated time."""
+    if gang.state is State.COMMITTING and member.node:
+        world.timers.set_earliest(Timer.HEAL, gang.key, now + world.config.heal_limit)
 
 
 def retry(world: World, gang: Gang, member: Member, now: float) -> None:

@@ -182,6 +182,8 @@ class Member(msgspec.Struct):
     """... or before."""
     rejected: bool = False
     """kube-scheduler has tried it in vain (condition PodScheduled is False)."""
+    unschedulable: str = ""
+    """What kube-scheduler said of it last."""
     counted: tuple[Standing, str, bool, bool, bool, bool] | None = None
     """What `Gang.retally` counted it as."""
 
@@ -248,6 +250,9 @@ class Gang(msgspec.Struct):
 
     asked: bool = False
     """kube-scheduler has asked about a member: only then a user's gang holds room."""
+    turned_away: bool = False
+    """Or kube-scheduler found no node for a member that passes its own filters: then nobody asks here, and yet the
+    gang waits for room, and for its turn to claim nodes."""
     stale: bool = True
     """What it needs and what it has must be compared member by member."""
     label_minimum: int = 0

@@ -56,7 +56,7 @@ def evict(world: World, gang: Gang, reason: str, now: float) -> None:
     world.withdraw_all(gang)
     clear_holds(world, gang)
     reservations.refuse(world, gang, "Evicted", reason, now)
-    for ref in (object_of(world, gang), *(pod_ref(member) for member in gang.members.values() if member.node)):
+    for ref in (object_of(world, gang), *(pod_ref(member) for member in gang.members.values() if not member.finished)):
         world.emit(RecordEvent(ref=ref, type="Warning", reason="GangEvicted", message=reason))
     evict_again(world, gang, reason, now)
 
@@ -248,6 +248,8 @@ def _room_for_user(world: World, gang: Gang, now: float) -> None:
         _cover_rest(world, gang, now, standins=places.may_stand_in(gang, now))
         return
     if not gang.asked:
+        if gang.turned_away and gang.complete:
+            _wait_unasked(world, gang, now)
         return
     if gang.complete:
         if gang.state is State.BLOCKED and gang.tried_revision == gang.revision and not _worth_trying(world, gang, now):
@@ -269,6 +271,22 @@ def _room_for_user(world: World, gang: Gang, now: float) -> None:
             waking.room_found(world, gang, now)
     else:
         _assemble(world, gang, now)
+
+
+def _wait_unasked(world: World, gang: Gang, now: float) -> None:
+    """Full nodes: `filter` is not called for any member. The gang is blocked like others, but holds no room before it
+    is asked about: there may be reasons that are not modelled here."""
+    if gang.tried_revision == gang.revision and not _worth_trying(world, gang, now):
+        return
+    shortfall = places.lacking(world, gang, now)
+    gang.tried_at = -1
+    gang.tried_revision = gang.revision
+    gang.tried_time = now
+    if shortfall is None:
+        gang.advance(Happening.DROPPED, now)
+    else:
+        gang.shortfall = shortfall
+        _no_room(world, gang, shortfall, now)
 
 
 def _assemble(world: World, gang: Gang, now: float) -> None:

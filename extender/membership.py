@@ -42,6 +42,9 @@ def update(world: World, facts: PodFacts, now: float) -> None:
         _classify(world, gang, member, facts)
     member.gated = facts.gated
     member.rejected = facts.rejected
+    if facts.unschedulable != member.unschedulable:
+        member.unschedulable = facts.unschedulable
+        gang.turned_away = gang.turned_away or facts.unschedulable != ""
     member.terminating = facts.terminating
     if facts.node and not member.node:
         member.node = facts.node
@@ -57,7 +60,7 @@ def update(world: World, facts: PodFacts, now: float) -> None:
             gang.ended_ok = True
     member.charged = uid in world.ledger.charges
     if member.node or member.finished:
-        barrier.settled_by_watch(world, gang, member)
+        barrier.settled_by_watch(world, gang, member, now)
     elif member.terminating and not member.posting:
         world.fail_call(gang, member, barrier.DELETING)
     gang.retally(member)

@@ -75,6 +75,13 @@ def cover(world: World, gang: Gang, now: float, *, standins: bool) -> Shortfall 
     return shortfall
 
 
+def lacking(world: World, gang: Gang, now: float) -> Shortfall | None:
+    """Why a gang that has no slots does not fit now; None if it does. Nothing is promised."""
+    needs, minimum = _needs(gang, standins=False)
+    result = plan(_question(world, gang, needs, minimum, now), world.ledger, world.eligible)
+    return result if isinstance(result, Shortfall) else None
+
+
 def cover_as_recorded(world: World, gang: Gang, recorded: list[tuple[str, str, int]], now: float) -> bool:
     """Slots exactly where a former process had promised them ((role, node, count)), if they all still work."""
     needs, _ = _needs(gang, standins=True)
