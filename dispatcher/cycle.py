@@ -135,7 +135,7 @@ class Cycle:
             positions=lambda path: self.admission.pending.positions(path, 100),
             configure=self.admission.pending.configure,
         )
-        self._object_events = ObjectEvents(self.watches, self.readings, self.events, clock)
+        self._object_events = ObjectEvents(hub, self.watches, self.readings, self.events, clock)
         self._member_status = MemberStatusWriter(
             hub, self.fleet, clock, every_seconds=LOOK_SECONDS, call_seconds=options.hub_call_seconds
         )

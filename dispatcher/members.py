@@ -32,13 +32,14 @@ from kube.api.api import (
     Resource,
 )
 from kube.api.clock import Clock
-from kube.api.errors import ApiError, NotFound
+from kube.api.errors import ApiError
 from kube.api.kubeconfig import ConfigRefused
 from kube.api.leases import Heartbeat, Lease
 from kube.api.reflector import Change, Reflector
 from kube.objects.capacity import CapacityStatus, ClusterCapacity
 from kube.objects.classes import PriorityClass
 from kube.objects.member_cluster import MemberCluster
+from kube.objects.meta import ObjectMeta
 from kube.objects.names import (
     CAPACITY_NAME,
     EXTENDER_LEASE,
@@ -56,6 +57,16 @@ log = logging.getLogger(__name__)
 
 Connect = Callable[[str, bytes], Awaitable[AbstractAsyncContextManager[Api]]]
 """(member's name, kubeconfig) -> its API. Raises ConfigRefused."""
+
+
+NO_CRD = "it has no PyTorchJob CRD: install a training operator"
+
+
+class _Crd(msgspec.Struct):
+    """Half a megabyte of schema: kept as bytes."""
+
+    metadata: ObjectMeta
+    spec: msgspec.Raw
 
 
 class Member:
@@ -245,6 +256,9 @@ class Member:
         pods.subscribe(self.caches.on_pod)
         capacities.subscribe(self._on_capacity)
         leases.subscribe(self._on_lease)
+        crds: Reflector[_Crd] = reflector(CRDS, _Crd, field=f"metadata.name={PYTORCH_JOBS.plural}.{PYTORCH_JOBS.group}")
+        crds.subscribe(self._on_crd)
+        watched.append(crds)
         self._reflectors = tuple(watched)
         self._api = api
         hub_lease = Heartbeat(
@@ -268,6 +282,8 @@ class Member:
 
     async def _look_when_synced(self, reflector: Reflector[Any]) -> None:
         await reflector.synced.wait()
+        if reflector.resource is CRDS and not len(reflector):
+            self.health.missing = NO_CRD
         self.verdict()
 
     async def _probe(self, api: Api) -> None:
@@ -284,23 +300,26 @@ class Member:
             await self._clock.sleep(self._options.probe_seconds)
 
     async def _learn(self, api: Api) -> None:
-        """Version and dialect, again every `facts_seconds` (members are upgraded)."""
+        """The member's version, again every `facts_seconds` (members are upgraded)."""
         while True:
             pause = self._options.reconnect_seconds
             try:
                 version = mapping(msgspec.json.decode(await api.read_path("/version")))
                 self.version = text(version.get("gitVersion"))
-                self.dialect = await _dialect(api)
-                self.health.missing = "" if self.dialect else "its PyTorchJob CRD has no schema that muster knows"
                 pause = self._options.facts_seconds
-            except NotFound:
-                self.health.missing = "it has no PyTorchJob CRD: install a training operator"
             except (ApiError, msgspec.DecodeError) as error:
-                self.health.missing = self.health.missing or (
-                    "" if self.dialect else f"its PyTorchJob CRD cannot be read: {error}"
-                )
-            self.verdict()
+                log.info("%s: its version could not be read: %s", self.name, error)
             await self._clock.sleep(pause)
+
+    def _on_crd(self, change: Change, old: "_Crd | None", new: "_Crd | None") -> None:
+        """Which dialect of the job it speaks, from the moment its CRD says so: an operator may be replaced."""
+        del change, old
+        if new is None:
+            self.dialect, self.health.missing = "", NO_CRD
+        else:
+            self.dialect = _dialect(new)
+            self.health.missing = "" if self.dialect else "its PyTorchJob CRD has no schema that muster knows"
+        self.verdict()
 
     def _on_capacity(self, _: Change, old: ClusterCapacity | None, new: ClusterCapacity | None) -> None:
         if new is None or new.metadata.name != CAPACITY_NAME:
@@ -336,9 +355,8 @@ class Member:
         return {HUB_ID: self._identity.hub_id, HUB_INCARNATION: str(self._identity.incarnation)}
 
 
-async def _dialect(api: Api) -> str:
-    crd = msgspec.json.decode(await api.get(CRDS, f"{PYTORCH_JOBS.plural}.{PYTORCH_JOBS.group}"))
-    for version in maps(at(crd, ("spec", "versions"))):
+def _dialect(crd: _Crd) -> str:
+    for version in maps(at(msgspec.json.decode(crd.spec), ("versions",))):
         if version.get("name") == PYTORCH_JOBS.version:
             return detect_dialect(mapping(at(version, ("schema", "openAPIV3Schema"))))
     return ""

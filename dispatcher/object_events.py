@@ -1,14 +1,22 @@
 """Tells users on their own objects what is wrong with them: policies, the quota tree, jobs."""
 
 import asyncio
+import logging
 
-from dispatcher.hub_watches import HubWatches, Undecoded
+import msgspec
+
+from dispatcher.hub_watches import HubWatches, Undecoded, parsed
 from dispatcher.jobs import Job
 from dispatcher.policies import idle_text
+from dispatcher.policy_conditions import policy_conditions
 from dispatcher.readings import Readings
-from kube.api.api import POLICIES, PYTORCH_JOBS, QUOTA_TREES, Resource
+from kube.api.api import POLICIES, PYTORCH_JOBS, QUOTA_TREES, Api, Resource
 from kube.api.clock import Clock
+from kube.api.errors import ApiError, Conflict, NotFound
 from kube.api.events import EventRecorder, ObjectReference
+from kube.objects.meta import Condition
+
+log = logging.getLogger(__name__)
 
 DELAY_SECONDS = 2.0
 """A policy and its jobs are often applied together: what a policy selects is judged a little later."""
@@ -19,7 +27,8 @@ MOST_JOBS = 200
 class ObjectEvents:
     """`run()` belongs in a TaskGroup. `touch(namespace)` after changes there; "" for all and for the tree."""
 
-    def __init__(self, watches: HubWatches, readings: Readings, events: EventRecorder, clock: Clock) -> None:
+    def __init__(self, hub: Api, watches: HubWatches, readings: Readings, events: EventRecorder, clock: Clock) -> None:
+        self._hub = hub
         self._watches = watches
         self._readings = readings
         self._events = events
@@ -40,7 +49,7 @@ class ObjectEvents:
             await self._clock.sleep(DELAY_SECONDS)
             self._nudge.clear()
             dirty, self._dirty = self._dirty, set()
-            self._policies(dirty)
+            await self._policies(dirty)
             if "" in dirty:
                 self._trees()
 
@@ -49,20 +58,38 @@ class ObjectEvents:
         if job is not None:
             self._events.record(_reference(PYTORCH_JOBS, job), "Warning", "DispatchWarning", message)
 
-    def _policies(self, namespaces: set[str]) -> None:
+    async def _policies(self, namespaces: set[str]) -> None:
         for (namespace, name), state in self._readings.policy_states().items():
             policy = self._watches.policies.get(namespace, name)
             if policy is None or ("" not in namespaces and namespace not in namespaces):
                 continue
-            if state.problems:
-                text = "; ".join(p.message for p in state.problems)
-                self._tell(POLICIES, policy, "InvalidPolicy", f"not in force: {text}")
+            problems = [p.message for p in state.problems]
+            if problems:
+                self._tell(POLICIES, policy, "InvalidPolicy", f"not in force: {'; '.join(problems)}")
             for warning in state.warnings:
                 self._tell(POLICIES, policy, "PolicyWarning", warning)
+            idle = None
             if state.policy is not None and (jobs := self._jobs(namespace)) is not None:
                 idle = idle_text(state.policy, jobs)
                 if idle:
                     self._tell(POLICIES, policy, "SelectsNothing", idle)
+            await self._show(policy, problems, idle)
+
+    async def _show(self, policy: Undecoded, problems: list[str], idle: str | None) -> None:
+        """Conditions on the policy itself, written when they change. A lost write comes with the next touch."""
+        before = msgspec.convert(((parsed(policy.status) or {}).get("conditions") or []), list[Condition])
+        wall = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        wanted = policy_conditions(problems, idle, before, policy.metadata.generation, wall)
+        if wanted == before:
+            return
+        body = msgspec.json.encode({"status": {"conditions": wanted}})
+        where = policy.metadata
+        try:
+            await self._hub.patch(POLICIES, where.name, body, where.namespace, subresource="status")
+        except (Conflict, NotFound):
+            return  # the watch brings the newer one, or none
+        except ApiError as error:
+            log.info("status of policy %s/%s not written: %s", where.namespace, where.name, error)
 
     def _jobs(self, namespace: str) -> list[Job] | None:
         keys = [job.metadata.key for job in self._watches.jobs if job.metadata.namespace == namespace]

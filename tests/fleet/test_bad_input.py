@@ -77,12 +77,19 @@ def test_a_policy_that_matches_nothing_says_so(fleet: Fleet, hub: Cluster, names
         {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "no-such-job"},
         {"apiVersion": "kubeflow.org/v1", "kind": "MPIJob"},
     ]
-    hub.apply(policy(namespace, name="idle", resourceSelectors=selectors))
+    hub.apply(pytorch_job(namespace, "another"), policy(namespace, name="idle", resourceSelectors=selectors))
     path = f"/apis/policy.one.alibabacloud.com/v1alpha1/namespaces/{namespace}/propagationpolicies/idle"
-    matched = wait_for("a condition on the policy", lambda: condition(read(hub, path), "Matched") or None, GENEROUS)
+
+    def unmatched() -> Json | None:
+        found = condition(read(hub, path), "Matched")
+        return found if "no-such-job" in found.get("message", "") else None
+
+    matched = wait_for("a condition on the policy", unmatched, GENEROUS)
     assert matched["status"] == "False"
-    assert "no-such-job" in matched["message"]
     assert "MPIJob" in matched["message"]
+
+    hub.apply(pytorch_job(namespace, "no-such-job", workers=1))
+    wait_for("it matches now", lambda: condition(read(hub, path), "Matched")["status"] == "True", GENEROUS)
 
 
 def test_an_unreachable_member_is_not_ready_and_holds_up_nobody(fleet: Fleet, hub: Cluster, namespace: str) -> None:
