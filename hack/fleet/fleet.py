@@ -66,18 +66,15 @@ class Process:
 
     @contextlib.contextmanager
     def with_arguments(self, *more: str) -> Iterator[None]:
-        """Killed and started with more arguments for the length of the block; then as it was before."""
+        """Restarted with more arguments for the length of the block; then as it was before."""
         before = self._supervisor.component(self.name)
-        self.kill()
         try:
             self._supervisor.exchange(dataclasses.replace(before, argv=[*before.argv, *more]))
-            self.start()
+            self.restart()
             yield
         finally:
             self._supervisor.exchange(before)
-            if self.is_running:
-                self.kill()
-            self.start()
+            self.restart()
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Raises FleetError with the end of its log if it dies or is not ready within `timeout` seconds."""

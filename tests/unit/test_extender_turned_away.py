@@ -8,16 +8,16 @@ from tests.unit.extender_stage import Stage, copy
 
 def turned_away(each: Pod, message: str = "0/2 nodes are available: 2 Insufficient cpu.") -> Pod:
     """The pod after kube-scheduler has found no node by itself."""
-    changed = copy(each)
+    changed: Pod = copy(each)
     changed.status.conditions = [
         PodCondition(type="PodScheduled", status="False", reason="Unschedulable", message=message)
     ]
     return changed
 
 
-def full_cluster(config: CoreConfig = CoreConfig(takeover_grace=0.0)) -> tuple[Stage, list[Pod], list[Pod]]:
+def full_cluster(config: CoreConfig | None = None) -> tuple[Stage, list[Pod], list[Pod]]:
     """Two nodes of 4 CPUs, four pods of 1 CPU on each, and a gang of two whole nodes that nobody asks about."""
-    stage = Stage(config)
+    stage = Stage(config or CoreConfig(takeover_grace=0.0))
     stage.add(node("a", cpu=4), node("b", cpu=4)).start()
     small = [pod(f"small-{name}-{i}", cpu="1", node=name) for name in "ab" for i in range(4)]
     gang = [member(f"m{i}", cpu="4") for i in range(2)]

@@ -1,0 +1,360 @@
+"""What users of other gang schedulers reported as broken, by its number (A1 to A8): quorum, commit, holding, arrival,
+and nobody starves. A9 to A13 are in test_gang_fit.py, A14 and A15 in test_gang_status.py."""
+
+import time
+
+import pytest
+
+from hack.fleet.fleet import Cluster, wait_for
+from hack.fleet.spec import NodeShape
+from tests.fleet.conftest import SetNodes
+from tests.fleet.gang_stories import (
+    POD_GROUPS,
+    ask_bind,
+    delete_pod,
+    denied_bindings,
+    group_status,
+    metric,
+    nodes_of,
+    patch,
+    post_gang,
+    wait_held,
+    wait_refused,
+    wait_seconds,
+    wait_state,
+)
+from tests.fleet.stories import (
+    GENEROUS,
+    Stopwatch,
+    assert_bound_once,
+    bindings_posted,
+    bound,
+    delete_pods,
+    events_about,
+    gang_pod,
+    plain_pod,
+    pod_group,
+    pods,
+    posting,
+    running,
+    seconds_between,
+    wait_landed,
+)
+
+NOBODY = "nobody"
+"""schedulerName of pods that exist and are never scheduled."""
+
+
+def four_cpus(count: int) -> NodeShape:
+    """Nodes that hold one pod of 3 CPUs each."""
+    return NodeShape(count=count, cpu="4", gpus=0)
+
+
+def three_nodes(member_nodes: SetNodes) -> list[str]:
+    return member_nodes(member1=[four_cpus(3)])["member1"]
+
+
+# --- A1, A2: whole or nothing --------------------------------------------------------------------------------------
+
+
+def test_a1_no_two_half_gangs(member1: Cluster, namespace: str, member_nodes: SetNodes) -> None:
+    """No two half gangs: of gangs that fit alone but not together, members arriving interleaved, one lands whole.
+
+    Five nodes; gangs of 5, 4 and 3 pods that take a node each: no two of them fit. See also test_contention.py.
+    """
+    member_nodes(member1=[four_cpus(5)])
+    sizes = {"five": 5, "four": 4, "three": 3}
+    with posting(member1) as post:
+        for gang, size in sizes.items():
+            post(pod_group(namespace, gang, size))
+        for index in range(5):
+            for gang, size in sizes.items():
+                if index < size:
+                    post(gang_pod(namespace, gang, index, cpu="3"))
+
+    def whole() -> str:
+        return next((gang for gang, size in sizes.items() if len(bound(member1, namespace, f"{gang}-")) == size), "")
+
+    order = []
+    while sizes:
+        gang = wait_for(f"one of {list(sizes)} whole", whole, GENEROUS)
+        order.append((gang, sizes.pop(gang)))
+        delete_pods(member1, namespace, f"{gang}-")
+
+    events = bindings_posted(member1, namespace)
+    assert_bound_once(events)
+    landed = [event.name.split("-")[0] for event in events]
+    assert landed == [gang for gang, size in order for _ in range(size)], "one after the other, each whole"
+
+
+def test_a2_nothing_is_bound_before_the_whole_quorum_is_there(
+    member1: Cluster, namespace: str, member_nodes: SetNodes
+) -> None:
+    """Commit only a whole quorum: a member failing after it had a node releases all."""
+    nodes = three_nodes(member_nodes)
+    with posting(member1) as post:
+        post(pod_group(namespace, "gang", 3))
+        for index in (0, 1):
+            post(gang_pod(namespace, "gang", index, cpu="3"))
+        wait_held(member1, 2)
+        with Stopwatch("from the loss of a node to the release of both that wait", "1 s"):
+            member1.kubectl("cordon", nodes[0])
+            wait_held(member1, 0)
+        post(gang_pod(namespace, "gang", 2, cpu="3"))
+    wait_refused(member1, namespace, "gang-0", "gang-1", "gang-2")
+    assert bindings_posted(member1, namespace) == []
+
+    member1.kubectl("uncordon", nodes[0])
+    wait_landed(member1, namespace, "gang", 3)
+    assert_bound_once(bindings_posted(member1, namespace))
+
+
+def test_a2_the_minimum_is_read_again_before_the_commit(
+    member1: Cluster, namespace: str, member_nodes: SetNodes
+) -> None:
+    """Commit only a whole quorum: minMember as it is then, not as it was when members began to wait."""
+    member_nodes(member1=[four_cpus(4)])
+    with posting(member1) as post:
+        post(pod_group(namespace, "gang", 3))
+        for index in (0, 1):
+            post(gang_pod(namespace, "gang", index, cpu="3"))
+        wait_held(member1, 2)
+        patch(member1, f"{POD_GROUPS.format(namespace)}/gang", {"spec": {"minMember": 4}})
+        post(gang_pod(namespace, "gang", 2, cpu="3"))
+        wait_held(member1, 3)
+        assert bindings_posted(member1, namespace) == []
+        post(gang_pod(namespace, "gang", 3, cpu="3"))
+    wait_landed(member1, namespace, "gang", 4)
+
+
+# --- A3, A4: the commit ----------------------------------------------------------------------------------------
+
+
+def refused_bindings(member: Cluster, namespace: str, since: int = 0) -> list[str]:
+    """Names of pods whose Bindings the API server refused, once for each time."""
+    return [
+        e.name
+        for e in member.audit_events(since)
+        if e.namespace == namespace and e.target == "pods/binding" and e.code >= 400 and "dryRun" not in e.uri
+    ]
+
+
+def test_a3_a_failed_bind_after_siblings_are_bound_is_healed_in_place(
+    member1: Cluster, namespace: str, member_nodes: SetNodes
+) -> None:
+    """A failed bind after siblings are bound: retried inside the bind call, its place kept, never Running below
+    minMember."""
+    three_nodes(member_nodes)
+    with denied_bindings(member1, namespace, "gang-2") as lift:
+        post_gang(member1, namespace, "gang", 3, cpu="3")
+        wait_for("both siblings run", lambda: running(member1, namespace) == ["gang-0", "gang-1"], GENEROUS)
+        with posting(member1) as post:
+            post(plain_pod(namespace, "thief", cpu="3"))
+        wait_refused(member1, namespace, "thief")
+        wait_for("its phase", lambda: group_status(member1, namespace, "gang").get("running") == 2, GENEROUS)
+        assert group_status(member1, namespace, "gang")["phase"] == "Scheduling"
+        with Stopwatch("from the end of the denial to the last binding", "2 s"):
+            lift()
+            wait_landed(member1, namespace, "gang", 3)
+
+    assert set(refused_bindings(member1, namespace)) == {"gang-2"}
+    assert_bound_once(bindings_posted(member1, namespace))
+    assert [e for e in events_about(member1, namespace, "gang-2") if e["reason"] == "FailedScheduling"] == [], (
+        "kube-scheduler has not noticed: the call was held all the time"
+    )
+    assert bound(member1, namespace, "thief") == []
+    wait_for("Running", lambda: group_status(member1, namespace, "gang").get("phase") == "Running", GENEROUS)
+
+
+def test_a4_bind_is_idempotent(member1: Cluster, namespace: str, member_nodes: SetNodes) -> None:
+    """Bind is idempotent: a repeat for a pod already on that node succeeds; on another it errs and posts nothing."""
+    nodes = three_nodes(member_nodes)
+    post_gang(member1, namespace, "gang", 2, cpu="3")
+    with posting(member1) as post:
+        post(plain_pod(namespace, "plain", cpu="3"))
+    wait_landed(member1, namespace, "gang", 2)
+    wait_for("the plain one too", lambda: len(bound(member1, namespace)) == 3, GENEROUS)
+    since = member1.audit_mark()
+    for pod in pods(member1, namespace):
+        here = pod["spec"]["nodeName"]
+        assert ask_bind(member1, pod, here) == ""
+        other = next(node for node in nodes if node != here)
+        assert ask_bind(member1, pod, other) == "this pod is bound to another node"
+    unlike = {"metadata": pod["metadata"] | {"uid": "another"}}
+    assert ask_bind(member1, unlike, here) != "", "the name alone is not the pod"
+    assert [e for e in member1.audit_events(since) if e.target == "pods/binding"] == []
+    assert_bound_once(bindings_posted(member1, namespace))
+
+
+# --- A5: holding is bounded --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [3, pytest.param(100, id="100-longer-than-a-bind-call", marks=pytest.mark.long)])
+def test_a5_holding_is_bounded(member1: Cluster, namespace: str, member_nodes: SetNodes, seconds: int) -> None:
+    """Holding is bounded: members are released at scheduleTimeoutSeconds, all together; the room is free within 1 s."""
+    three_nodes(member_nodes)
+    with posting(member1) as post:
+        post(pod_group(namespace, "gang", 3, scheduleTimeoutSeconds=seconds))
+        post(gang_pod(namespace, "gang", 2, cpu="3", schedulerName=NOBODY))
+        for index in (0, 1):
+            post(gang_pod(namespace, "gang", index, cpu="3"))
+        wait_held(member1, 2)
+        began = time.monotonic()
+        for index in range(3):
+            post(plain_pod(namespace, f"next-{index}", cpu="3"))
+        wait_for("the room given to others", lambda: len(bound(member1, namespace, "next-")) == 3, seconds + GENEROUS)
+        held = time.monotonic() - began
+    print(f"\n  scheduleTimeoutSeconds {seconds}: the room went to others after {held:.2f} s")
+    assert held >= seconds - 0.5
+    assert bound(member1, namespace, "gang-") == []
+    first, *_, last = bindings_posted(member1, namespace)
+    assert seconds_between(first, last) < 2.0
+
+    delete_pod(member1, namespace, "gang-2")
+    delete_pods(member1, namespace, "next-")
+    with posting(member1) as post:
+        post(gang_pod(namespace, "gang", 2, cpu="3"))
+    wait_landed(member1, namespace, "gang", 3)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "later"),
+    [(1, 0.0), *(pytest.param(3, moment / 4, marks=pytest.mark.long) for moment in range(8))],
+)
+def test_a5_a_wait_shorter_than_the_schedulers_back_off_still_converges(
+    member1: Cluster, namespace: str, member_nodes: SetNodes, rounds: int, later: float
+) -> None:
+    """Holding is bounded: any value works. kube-scheduler tries a failed pod again after 1 s, then after 2 s: members
+    that wait for 1 s have to meet all the same."""
+    three_nodes(member_nodes)
+    before = metric(member1, "muster_gang_timeouts_total")
+    with posting(member1) as post:
+        post(pod_group(namespace, "gang", 3, scheduleTimeoutSeconds=1))
+        post(gang_pod(namespace, "gang", 2, cpu="3", schedulerName=NOBODY))
+        for index in (0, 1):
+            post(gang_pod(namespace, "gang", index, cpu="3"))
+        wait_held(member1, 2)
+        wait_for("rounds in vain", lambda: metric(member1, "muster_gang_timeouts_total") >= before + rounds, GENEROUS)
+        wait_seconds(later, "another moment of the round")
+        delete_pod(member1, namespace, "gang-2")
+        post(gang_pod(namespace, "gang", 3, cpu="3"))
+    with Stopwatch("from the member that was missing to the last binding, each waiting 1 s"):
+        wait_landed(member1, namespace, "gang", 3, timeout=20)
+
+
+# --- A6: a running gang gets its lost member back --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["deleted", "evicted"])
+def test_a6_a_running_gang_gets_its_lost_member_back(
+    member1: Cluster, namespace: str, member_nodes: SetNodes, how: str
+) -> None:
+    """A lost member's replacement schedules alone, and is preferred for the freed place over another pod of equal
+    priority, even one that has waited for long."""
+    three_nodes(member_nodes)
+    post_gang(member1, namespace, "gang", 3, cpu="3")
+    wait_for("running", lambda: len(running(member1, namespace)) == 3, GENEROUS)
+    kept = nodes_of(member1, namespace)
+    with posting(member1) as post:
+        for index in range(3):
+            post(plain_pod(namespace, f"queue-{index}", cpu="3"))
+        wait_refused(member1, namespace, "queue-0", "queue-1", "queue-2")
+        if how == "deleted":
+            delete_pod(member1, namespace, "gang-1")
+        else:
+            eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "gang-1"}}
+            rest = member1.rest()
+            rest.post(f"/api/v1/namespaces/{namespace}/pods/gang-1/eviction", eviction)
+            rest.close()
+            wait_for("it is gone", lambda: "gang-1" not in [p["metadata"]["name"] for p in pods(member1, namespace)])
+        wait_seconds(0.5, "the controller to notice")
+        with Stopwatch("from the replacement to its binding", "1 s"):
+            post(gang_pod(namespace, "gang", 3, cpu="3"))
+            wait_landed(member1, namespace, "gang", 3)
+    assert bound(member1, namespace, "queue-") == []
+    assert nodes_of(member1, namespace) == {
+        **{k: v for k, v in kept.items() if k != "gang-1"},
+        "gang-3": kept["gang-1"],
+    }
+
+
+# --- A7: slow creation -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("podgroup", ["before", "after"])
+def test_a7_slow_creation(member1: Cluster, namespace: str, member_nodes: SetNodes, podgroup: str) -> None:
+    """Pods created one per second, PodGroup before or after them: the gang lands within about 1 s of what came last."""
+    three_nodes(member_nodes)
+    with posting(member1) as post:
+        if podgroup == "before":
+            post(pod_group(namespace, "gang", 3))
+        for index in range(3):
+            post(gang_pod(namespace, "gang", index, cpu="3"))
+            began = time.monotonic()
+            if index < 2 or podgroup == "after":
+                wait_seconds(1.0, "the next pod")
+        assert podgroup == "before" or bound(member1, namespace) == []
+        if podgroup == "after":
+            began = time.monotonic()
+            post(pod_group(namespace, "gang", 3))
+    wait_landed(member1, namespace, "gang", 3)
+    print(f"\n  PodGroup {podgroup} the pods: from what came last to the last binding {time.monotonic() - began:.2f} s")
+    assert_bound_once(bindings_posted(member1, namespace))
+
+
+def test_a7_room_for_the_unseen_is_held_for_five_seconds_at_most(
+    member1: Cluster, namespace: str, member_nodes: SetNodes
+) -> None:
+    """Room for members not yet seen is held 5 s at most from the first; then others have it, until a member comes."""
+    three_nodes(member_nodes)
+    with posting(member1) as post:
+        post(pod_group(namespace, "gang", 3))
+        began = time.monotonic()
+        for index in (0, 1):
+            post(gang_pod(namespace, "gang", index, cpu="3"))
+        wait_held(member1, 2)
+        post(plain_pod(namespace, "next", cpu="3"))
+        wait_for("others have the room", lambda: bound(member1, namespace) == ["next"], GENEROUS)
+        held = time.monotonic() - began
+        print(f"\n  room for the unseen was held for {held:.2f} s")
+        assert held >= 4.5
+        wait_state(member1, "incomplete")
+        delete_pod(member1, namespace, "next")
+        post(gang_pod(namespace, "gang", 2, cpu="3"))
+    wait_landed(member1, namespace, "gang", 3)
+
+
+# --- A8: nobody starves ------------------------------------------------------------------------------------------
+
+
+def test_a8_a_gang_that_cannot_fit_does_not_block_smaller_work(
+    member1: Cluster, namespace: str, member_nodes: SetNodes
+) -> None:
+    """A gang that cannot fit must not block smaller work: neither plain pods nor a smaller gang."""
+    three_nodes(member_nodes)
+    post_gang(member1, namespace, "big", 4, cpu="3")
+    wait_refused(member1, namespace, "big-0", "big-1", "big-2", "big-3")
+    with Stopwatch("a small gang and a plain pod beside one that can't fit", "1 s"), posting(member1) as post:
+        post_gang(member1, namespace, "small", 2, cpu="3")
+        post(plain_pod(namespace, "plain", cpu="3"))
+        wait_for("both land", lambda: len(bound(member1, namespace)) == 3, GENEROUS)
+    assert bound(member1, namespace, "big") == []
+
+
+def test_a8_a_gang_whose_binds_are_always_refused_does_not_block_others(
+    member1: Cluster, namespace: str, member_nodes: SetNodes
+) -> None:
+    """A gang whose binds are always refused must not block smaller work on other nodes, and retries back off."""
+    member_nodes(member1=[four_cpus(4)])
+    with denied_bindings(member1, namespace, "cursed-0", "cursed-1"):
+        since = member1.audit_mark()
+        post_gang(member1, namespace, "cursed", 2, cpu="3")
+        wait_for("two refusals each", lambda: len(refused_bindings(member1, namespace, since)) >= 4, GENEROUS)
+        with Stopwatch("another gang beside one whose binds are refused", "1 s"):
+            post_gang(member1, namespace, "other", 2, cpu="3")
+            wait_landed(member1, namespace, "other", 2)
+        wait_seconds(4.0, "retries to back off")
+        attempts = len(refused_bindings(member1, namespace, since)) / 2
+        print(f"\n  {attempts:.0f} attempts per pod in some 5 s")
+        assert attempts <= 10
+    assert bound(member1, namespace, "cursed") == []
