@@ -14,7 +14,7 @@ from dispatcher.dialects import CannotCarry, member_copy, member_reservation
 from dispatcher.dispatch import CannotDispatch, dispatch
 from dispatcher.fleet import Fleet
 from dispatcher.hub_watches import HubWatches, Undecoded
-from dispatcher.identity import HubIdentity, mint_job_id
+from dispatcher.identity import HubIdentity, may_be_id_of, mint_job_id
 from dispatcher.intents import Reading
 from dispatcher.kinds import PYTORCHJOB
 from dispatcher.live_reads import Subject, read_live
@@ -161,7 +161,7 @@ class Actions:
         intent = reading.intent
         spec = BindingSpec(
             hub_id=self._identity.hub_id,
-            job_id=mint_job_id(key[1]),
+            job_id=self._job_id(key[1], job),
             job=JobRef(api_version=PYTORCHJOB.api_version, kind=PYTORCHJOB.kind, name=key[1], uid=job.metadata.uid),
             policy=reading.view.policy,
             queued_at=_microseconds(job.metadata.creation_timestamp) or _now(self._clock),
@@ -172,6 +172,15 @@ class Actions:
         made, _ = await create_or_read(self._hub, BINDINGS, binding, timeout=self._options.hub_call_seconds)
         self._store.put(made)
         return Learnt()
+
+    def _job_id(self, name: str, job: Undecoded) -> str:
+        """A new one; but a job that was stamped already and has lost its binding keeps its own, so that its copy and
+        its pods are found and it does not run twice. A job made from another one's YAML carries that one's id, and
+        keeps it only where nobody else has it."""
+        stamped = job.metadata.annotation(JOB_ID)
+        if FINALIZER in job.metadata.finalizers and may_be_id_of(stamped, name) and self._store.by_id(stamped) is None:
+            return stamped
+        return mint_job_id(name)
 
     async def _remove_binding(self, key: Key) -> Learnt:
         known = self._store.get(key)

@@ -59,17 +59,21 @@ def next_step(spec: BindingSpec | None, view: View, now: datetime, limits: Limit
     timestamps and the user's TTL only."""
     if spec is None:
         return _without_binding(view)
-    gone = _job_gone(spec, view)
+    gone = spec.deleting or _job_gone(spec, view)
     if gone is None:
         return ReadHubJob()
     if not gone and view.job and view.job.uid != spec.job.uid:
         return _record("Rejoined", spec, job=msgspec.structs.replace(spec.job, uid=view.job.uid))
-    if gone and not spec.deleting:
+    if (gone and not spec.deleting) or (spec.deleting and spec.attempt and spec.attempt.state in _LIVE):
         return _delete(spec)
     if stray := _stray_step(spec, view):
         return stray
     if spec.attempt is None:
-        return RemoveBinding() if spec.deleting else _queued(spec, view)
+        if spec.deleting:
+            return RemoveBinding()
+        if spec.result is not None:  # somebody removed the attempt by hand: finished all the same
+            return _await_ttl(spec.result, view.job, now)
+        return _queued(spec, view)
     member = view.member
     if member is None:
         return Wait(reason="Unreachable", message=f"cluster {spec.attempt.cluster} is not known to the hub")
@@ -131,6 +135,10 @@ def evict(spec: BindingSpec, reason: str, message: str) -> Record | None:
 
 EXCLUDING = frozenset({"Rejected", "Refused", "ReservationLost", "NameTaken", "NoAnswer", "Unreachable", "Fenced"})
 """Reasons of an attempt's end for which its member is not asked again for a while."""
+
+
+_LIVE = ("Reserving", "Scheduled", "Landed")
+"""States that a deletion is recorded in first."""
 
 
 def _without_binding(view: View) -> Step:
@@ -358,7 +366,7 @@ def _finished(spec: BindingSpec, attempt: Attempt, member: MemberView, view: Vie
     """[3]: delete the reservation, keep the copy [9], list pods until none may still run, release."""
     result = spec.result
     if result is None:
-        raise ValueError(f"{spec.job.name} is Finished without a result")
+        return _how_it_ended(spec, attempt, member, now)
     fenced = member.connection == "Fenced"
     if spec.deleting and fenced:
         return RemoveBinding()
@@ -394,6 +402,20 @@ def _finished(spec: BindingSpec, attempt: Attempt, member: MemberView, view: Vie
     return _finish_released(spec, result)
 
 
+def _how_it_ended(spec: BindingSpec, attempt: Attempt, member: MemberView, now: datetime) -> Step:
+    """Finished without a result: the record was damaged by hand. Its copy tells; without one it is not run again."""
+    if spec.deleting:
+        return _evict(spec, attempt, "Deleted", "the job was deleted on the hub", then="Delete")
+    copy = member.copy
+    if copy is not None and _ours(copy, spec, attempt):
+        if copy.end:
+            return _finish(spec, attempt, copy.end, now)
+        return _record("Landed", spec, attempt=_moved(attempt, "Landed", now), why="its copy has not ended")
+    if member.connection != "Reachable":
+        return _unreachable(member)
+    return _finish(spec, attempt, LOST_RESULT, now) if member.live else ReadLive(member.cluster)  # [6]
+
+
 def _finish_released(spec: BindingSpec, result: Result) -> Record:
     return _record("FinishReleased", spec, result=msgspec.structs.replace(result, released=True), charge=None)
 
@@ -412,6 +434,10 @@ def _await_ttl(result: Result, job: HubJobView | None, now: datetime) -> Step:
 LOST_END = End(
     state="Failed",
     message="its copy was deleted in the member after its pods had ended and before the hub saw how: not run again",
+)
+
+LOST_RESULT = End(
+    state="Failed", message="its record says that it has ended and not how, and it has no copy any more: not run again"
 )
 
 

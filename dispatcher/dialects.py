@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dispatcher.documents import at, mapping, maps, portable, whole
+from dispatcher.documents import at, digits, mapping, maps, portable, whole
 from dispatcher.jobs import SUSPEND_ANNOTATION, Job, Role
 from dispatcher.member_objects import Identity, stamp
 from kube.objects.meta import Json, ObjectMeta
@@ -85,7 +85,7 @@ def _lost_in_arena(job: Job) -> list[str]:
 
 def _process_count(value: Any) -> int | None:
     """A number given as number or text; None for "auto", "gpu", "cpu" and absent."""
-    return int(value) if isinstance(value, str) and value.isdigit() else whole(value)
+    return digits(value) if isinstance(value, str) else whole(value)
 
 
 def member_copy(job: Job, dialect: str, scheduler_name: str, identity: Identity) -> MemberCopy:

@@ -1,6 +1,7 @@
 """Reading and copying untyped JSON documents, where a wrong type counts as absent."""
 
 import copy
+import re
 from typing import Any
 
 from kube.objects.meta import Json
@@ -49,6 +50,15 @@ def whole(value: Any) -> int | None:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) else None
+
+
+_DIGITS = re.compile(r"[0-9]{1,18}")
+
+
+def digits(value: str) -> int | None:
+    """The number that a text of plain digits says; None for any other text, and beyond 18 digits, which is more than
+    a field of an API object holds and, far beyond, more than `int` reads."""
+    return int(value) if _DIGITS.fullmatch(value) else None
 
 
 def deep_copy(document: Json) -> Json:

@@ -66,9 +66,18 @@ def mint_job_id(job_name: str) -> str:
     """A new id: a DNS-1035 label of at most 40 characters that begins with the job's name, for people.
 
     It ends reservation names as `<id>-<epoch>`, so it stays well below a label's 63."""
+    return f"{_readable(job_name)}-{_random(_RANDOM)}"
+
+
+def may_be_id_of(job_id: str, job_name: str) -> bool:
+    """Whether the id has the form of those that are minted for jobs of this name."""
+    prefix, _, random = job_id.rpartition("-")
+    return prefix == _readable(job_name) and len(random) == _RANDOM and set(random) <= set(_ALPHABET)
+
+
+def _readable(job_name: str) -> str:
     readable = re.sub(r"[^a-z0-9-]", "-", job_name.lower()).lstrip("0123456789-")
-    readable = readable[: MAX_ID - _RANDOM - 1].rstrip("-") or "job"
-    return f"{readable}-{_random(_RANDOM)}"
+    return readable[: MAX_ID - _RANDOM - 1].rstrip("-") or "job"
 
 
 def _random(length: int) -> str:

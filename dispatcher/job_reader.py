@@ -22,6 +22,10 @@ from kube.objects.resources import Resources
 
 LABEL_LIMIT = 63
 """DNS labels and label values: pod host names, headless Services, the job-name and pod-group labels."""
+MOST_PODS = 2**31 - 1
+"""minMember and every count of replicas are int32."""
+LARGEST_AMOUNT = 2**63 - 1
+"""Where apimachinery's `Quantity.Value` ends."""
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 CLEAN_POD_POLICIES = ("All", "Running", "None")
 RESTART_POLICIES = ("Always", "OnFailure", "Never", "ExitCode")
@@ -179,7 +183,10 @@ class _Reader:
 
     def request(self, field: str, template: Json) -> Resources:
         try:
-            return template_class(self.namespace, template).requests
+            requests = template_class(self.namespace, template).requests
+            for name in (name for name, units in requests.items() if units > LARGEST_AMOUNT):
+                self.problem(field, f"asks for more {name} in one pod than a node can have (2^63 - 1)")
+            return {name: min(units, LARGEST_AMOUNT) for name, units in requests.items()}
         except (QuantityError, PodTemplateError) as error:
             self.problem(field, f"cannot make pods: {error}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -262,6 +269,8 @@ class _Reader:
         (the order of NVIDIA/KAI-Scheduler's pod grouper; training-operator itself ignores minReplicas, trainer#1515).
         Roles of a fixed number are always needed whole."""
         pods = sum(role.replicas for role in roles)
+        if pods > MOST_PODS:
+            self.problem(self.roles_field, f"describes {pods} pods: a job has at most {MOST_PODS}")
         fixed = sum(role.replicas for role in roles if self.is_fixed(role.key))
         minimum = pods
         elastic = at(self.document, ("spec", "elasticPolicy"))

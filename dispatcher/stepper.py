@@ -29,6 +29,8 @@ POSTED_SECONDS = 5.0
 """How long a copy counts as there by our own POST, until the watch shows it."""
 STEPS_AT_ONCE = 40
 """More than any job needs from queued to landed or gone: who needs more runs in a circle."""
+BUG = "bug: %s/%s cannot be handled; the other jobs go on"
+"""One job must not hold up all others, as an end of the process would, again and again."""
 FALLBACK_SECONDS = 5.0
 """A step that a watch should follow is looked at again after this."""
 
@@ -132,6 +134,13 @@ class Stepper:
     def _examine(self, key: Key) -> None:
         if self._retry.left(key, self._clock.monotonic()) > 0:
             return  # an alarm is set
+        try:
+            self._look(key)
+        except Exception:
+            log.exception(BUG, *key)
+            self._pause(key)
+
+    def _look(self, key: Key) -> None:
         binding = self._store.get(key)
         base = binding.spec if binding else None
         if key in self._doubtful:
@@ -142,6 +151,9 @@ class Stepper:
             self._settle(key, step, reading)
         else:
             self._spawn(key, step, base)
+
+    def _pause(self, key: Key) -> None:
+        self.alarm(key, self._retry.failed(key, self._clock.monotonic()))
 
     def _spawn(self, key: Key, step: Step, base: BindingSpec | None, done: Callable[[], None] | None = None) -> None:
         assert self._tasks is not None
@@ -179,9 +191,13 @@ class Stepper:
         except ApiError as error:
             if error.uncertain and isinstance(step, Record):
                 self._doubtful.add(key)
-            pause = self._retry.failed(key, self._clock.monotonic())
-            self.alarm(key, pause)
+            self._pause(key)
             self._on_trouble(key, step, str(error))
+        except Exception:
+            log.exception(BUG, *key)
+            if isinstance(step, Record):
+                self._doubtful.add(key)
+            self._pause(key)
         finally:
             self._running.pop(key, None)
             if done is not None:

@@ -1,5 +1,6 @@
 """API objects -> the small views of `dispatcher.observations`."""
 
+from dispatcher.documents import digits
 from dispatcher.observations import CopyView, End, PodGroupView, ReservationView
 from dispatcher.status_mirror import observe
 from kube.objects.meta import Json, ObjectMeta
@@ -50,8 +51,7 @@ def pod_group_view(metadata: ObjectMeta) -> PodGroupView:
 
 def epoch_of(metadata: ObjectMeta) -> int:
     """0 where the annotation is missing or was damaged by hand: older than every attempt."""
-    text = metadata.annotation(EPOCH)
-    return int(text) if text.isdecimal() else 0
+    return digits(metadata.annotation(EPOCH)) or 0
 
 
 def is_of(metadata: ObjectMeta, hub_id: str, job_id: str) -> bool:

@@ -247,11 +247,12 @@ def _admitted(world: World, spec: ReservationSpec, role: str, template: Json) ->
         if runtime.overhead is not None and runtime.overhead.pod_fixed:
             admitted["overhead"] = runtime.overhead.pod_fixed
         if runtime.scheduling is not None and runtime.scheduling.node_selector:
-            admitted["nodeSelector"] = {**(admitted.get("nodeSelector") or {}), **runtime.scheduling.node_selector}
+            selector = _map(admitted.get("nodeSelector"), f"role {role}: spec.nodeSelector")
+            admitted["nodeSelector"] = {**selector, **runtime.scheduling.node_selector}
     admitted["priority"] = _priority(world, pod_spec)
-    metadata = template.get("metadata") or {}
+    metadata = _map(template.get("metadata"), f"role {role}: metadata")
     labels = {
-        **(metadata.get("labels") or {}),
+        **_map(metadata.get("labels"), f"role {role}: metadata.labels"),
         ROLE: role,
         POD_GROUP: spec.job_name,
         "training.kubeflow.org/job-name": spec.job_name,
@@ -260,6 +261,15 @@ def _admitted(world: World, spec: ReservationSpec, role: str, template: Json) ->
         "pytorch-replica-type": role,
     }
     return {"metadata": {**metadata, "labels": labels}, "spec": admitted}
+
+
+def _map(value: Any, what: str) -> Mapping[str, Any]:
+    """The schema of a reservation does not look into templates. Raises PodTemplateError; null is an empty map."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise PodTemplateError(f"{what} is not an object")
+    return value
 
 
 def _priority(world: World, spec: Mapping[str, Any]) -> int:

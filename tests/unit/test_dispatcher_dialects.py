@@ -126,7 +126,11 @@ def test_elastic_policy_reaches_a_member_that_knows_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "refused"), [(None, False), ("auto", False), ("1", False), (1, False), ("8", True), (4, True)]
+    ("value", "refused"),
+    [
+        *((None, False), ("auto", False), ("1", False), (1, False), ("8", True), (4, True)),
+        *(("", False), ("\u00b2", False), ("-1", False), ("9" * 5000, False)),  # text that only looks like a number
+    ],
 )
 def test_arena_refuses_a_number_of_processes_that_would_change_the_world_size(value: Any, refused: bool) -> None:
     job = a_job(nprocPerNode=value)

@@ -73,6 +73,9 @@ def test_an_unknown_role_is_to_be_renamed_or_removed() -> None:
         ({"master": None, "worker": None}, "spec.pytorchReplicaSpecs is empty"),
         ({"worker": None, "master": {"replicas": 1}}, "spec.pytorchReplicaSpecs.Master.template.spec is missing"),
         ({"worker": "many"}, "spec.pytorchReplicaSpecs.Worker is empty"),
+        ({"worker": role(2**31 - 1)}, "spec.pytorchReplicaSpecs describes 2147483648 pods: a job has at most"),
+        ({"worker": role(1, cpu="1e64")}, "spec.pytorchReplicaSpecs.Worker.template asks for more cpu in one pod than"),
+        ({"worker": role(1, memory="8Ei")}, "spec.pytorchReplicaSpecs.Worker.template asks for more memory in one pod"),
         ({"worker": {**role(), "restartPolicy": "Sometimes"}}, "spec.pytorchReplicaSpecs.Worker.restartPolicy 'Some"),
         ({"worker": role(1, cpu="much")}, "spec.pytorchReplicaSpecs.Worker.template cannot make pods: cpu: quantity"),
         ({"worker": role(1, cpu=-1)}, "spec.pytorchReplicaSpecs.Worker.template cannot make pods: cpu: quantity -1"),
@@ -321,7 +324,7 @@ def test_a_document_damaged_anywhere_reads_as_a_job_or_as_problems(name: str, da
         assert problem.message.startswith((problem.field, "kind "))
 
 
-@given(st.integers(min_value=1), st.integers(min_value=0, max_value=1 << 40))
+@given(st.integers(min_value=1, max_value=2**31 - 1), st.integers(min_value=0, max_value=1 << 40))
 def test_a_total_is_replicas_times_request(replicas: int, cpu: int) -> None:
     job = a_job(master=None, worker=role(replicas, cpu=format_amount("cpu", cpu)), name="a")
 

@@ -60,6 +60,20 @@ class TestReserve:
         assert stage.status(NAME) == "Refused InvalidTemplate"
         assert "'many'" in stage.reservations[NAME].status.message
 
+    @pytest.mark.parametrize("metadata", [[1], "x", 7, {"labels": [1]}, {"labels": "x"}])
+    def test_what_the_schema_lets_through_as_metadata_is_refused_too(self, stage, metadata):
+        roles = [{"name": "worker", "count": 1, "minCount": 1, "template": template(cpu="1") | {"metadata": metadata}}]
+        stage.add(reservation(roles=roles))
+        assert stage.status(NAME) == "Refused InvalidTemplate"
+        assert "role worker: metadata" in stage.reservations[NAME].status.message
+
+    def test_a_node_selector_that_is_none_under_a_runtime_class_with_one(self, stage):
+        odd = {"spec": {"runtimeClassName": "gpu", "nodeSelector": "x", "containers": []}}
+        runtime = {"metadata": {"name": "gpu"}, "handler": "gpu", "scheduling": {"nodeSelector": {"pool": "gpu"}}}
+        stage.perform(stage.core.runtime_class_changed(msgspec.convert(runtime, RuntimeClass), stage.now))
+        stage.add(reservation(roles=[{"name": "worker", "count": 1, "minCount": 1, "template": odd}]))
+        assert stage.status(NAME) == "Refused InvalidTemplate"
+
     def test_nothing_is_judged_before_the_caches_are_complete(self):
         stage = Stage()
         stage.add(reservation())
