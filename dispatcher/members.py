@@ -12,7 +12,7 @@ import msgspec
 
 from dispatcher import placement
 from dispatcher.dialects import detect_dialect
-from dispatcher.documents import at, mapping, maps, text
+from dispatcher.documents import at, digits, mapping, maps, text
 from dispatcher.hub_watches import MetadataOnly
 from dispatcher.identity import HubIdentity
 from dispatcher.member_caches import CopySeen, MemberCaches, PodSeen
@@ -349,7 +349,7 @@ class Member:
             return None
         self.health.other_hub = ""
         shown = there.get(HUB_INCARNATION, "")
-        self.shown_incarnation = max(self.shown_incarnation, int(shown) if shown.isdecimal() else 0)
+        self.shown_incarnation = max(self.shown_incarnation, digits(shown) or 0)
         if self.shown_incarnation > self._identity.incarnation:
             return None
         return {HUB_ID: self._identity.hub_id, HUB_INCARNATION: str(self._identity.incarnation)}
