@@ -3,9 +3,16 @@
 The fence: right before each POST, on a clock that runs while the process is stopped, the call's own deadline and the
 leadership must both have more than the POST's timeout left. Else kube-scheduler may have given the call up (and the
 room away), or somebody else may decide, before the API server has the Binding.
+
+Where another scheduler binds pods onto the same nodes (shared_nodes; the managed install), each commit also lists the
+pods of its nodes, so that a watch that lags hides nothing. A window remains that nobody but the kubelet can close: from
+that list until our Bindings are stored (two round trips; for a pod of no gang, from the watch), and from the other
+scheduler's look at the node until its Binding is stored (milliseconds; as long as its volumes take if it has any). A
+kubelet refuses the later pod (OutOfcpu and the like); muster_overcommitted_by_others_total counts what came through.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -15,11 +22,13 @@ from extender.effects import Binding, Outcome, Recheck
 from extender.metrics import Metrics
 from kube.api.api import NODES, POD_GROUPS, PODS, RESERVATIONS, Api, Resource
 from kube.api.clock import Clock
+from kube.api.documents import raw_page
 from kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from kube.api.writes import read
 from kube.objects.meta import ObjectMeta
 from kube.objects.nodes import Node
 from kube.objects.pod_group import PodGroup
+from kube.objects.pods import Pod
 from kube.objects.reservation import GangReservation
 
 T = TypeVar("T")
@@ -33,6 +42,8 @@ class LiveSink(Protocol):
     def live_pod_group(self, namespace: str, name: str, group: PodGroup | None) -> None: ...
 
     def live_reservation(self, namespace: str, name: str, reservation: GangReservation | None) -> None: ...
+
+    def live_pod(self, pod: Pod) -> None: ...
 
     def nodes_age(self) -> float:
         """Seconds since the watch of nodes last proved to be alive."""
@@ -48,6 +59,7 @@ class _BoundPod(msgspec.Struct):
     spec: _BoundPodSpec
 
 
+_decode_whole_pod = msgspec.json.Decoder(Pod).decode
 _decode_pod = msgspec.json.Decoder(_BoundPod).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -57,7 +69,7 @@ class Committer:
 
     concurrency: POSTs under way at once; below the client's connections, so that the fence is passed with a
     connection at hand. few_nodes: up to this many nodes of a gang are read live; more are taken from the cache while
-    the watch of nodes has been heard within trust_watch seconds.
+    the watch of nodes has been heard within trust_watch seconds. shared_nodes: other schedulers bind pods there too.
     """
 
     def __init__(
@@ -73,6 +85,7 @@ class Committer:
         concurrency: int = 48,
         few_nodes: int = 16,
         trust_watch: float = 15.0,
+        shared_nodes: bool = False,
     ) -> None:
         self._api = api
         self._clock = clock
@@ -83,6 +96,7 @@ class Committer:
         self._read_timeout = read_timeout
         self._few_nodes = few_nodes
         self._trust_watch = trust_watch
+        self._shared_nodes = shared_nodes
         self._turns = asyncio.Semaphore(concurrency)
 
     async def post(self, binding: Binding) -> tuple[Outcome, str]:
@@ -109,6 +123,8 @@ class Committer:
             reads.append(self._read_pod_group(*recheck.pod_group))
         if recheck.reservation is not None:
             reads.append(self._read_reservation(*recheck.reservation))
+        if self._shared_nodes:
+            reads += [self._read_pods_on(name) for name in recheck.nodes]
         failures = [failure for failure in await asyncio.gather(*reads) if failure]
         return failures[0] if failures else ""
 
@@ -164,6 +180,19 @@ class Committer:
         if not failure:
             self._sink.live_reservation(namespace, name, reservation)
         return failure
+
+    async def _read_pods_on(self, node: str) -> str:
+        """Those that take room there. One that is not understood is left to the watch, which reports it."""
+        where = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
+        async with self._turns:
+            try:
+                page = raw_page.decode(await self._api.list(PODS, field_selector=where, timeout=self._read_timeout))
+            except (ApiError, msgspec.ValidationError) as error:
+                return f"listing the pods of node {node}: {error}"
+        for item in page.items or ():
+            with contextlib.suppress(msgspec.ValidationError):
+                self._sink.live_pod(_decode_whole_pod(item))
+        return ""
 
     async def _read(self, resource: Resource, type_: type[T], name: str, namespace: str = "") -> tuple[T | None, str]:
         """(object, "") or (None, "") when there is none, else (None, why it could not be read)."""

@@ -64,6 +64,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     evicted_gangs: int
     timeouts: int = 0
     """Counter: rounds of held members that ended without the gang."""
+    overcommitted_by_others: int = 0
+    """Counter: pods bound past this extender onto a node that had no room for them."""
     sizes: dict[str, int]
     """Entries in each internal map: invariant 8 is watched here."""
 
@@ -266,6 +268,7 @@ class Core:
             broken_promises=world.counters["broken_promises"],
             evicted_gangs=world.counters["evicted_gangs"],
             timeouts=world.counters["timeouts"],
+            overcommitted_by_others=world.counters["overcommitted_by_others"],
             sizes=world.sizes(),
         )
 

@@ -157,6 +157,13 @@ class Feed:
         def by_key(method: Callable[[str, str, float], list[Effect]]) -> Callable[[ObjectMeta], None]:
             return lambda gone: tell(method, gone.namespace, gone.name)
 
+        self._pods = Source(
+            self,
+            PODS,
+            Pod,
+            to(core.pod_changed),
+            lambda gone: tell(core.pod_deleted, gone.namespace, gone.name, gone.uid),
+        )
         self._nodes = Source(self, NODES, Node, to(core.node_changed), by_name(core.node_deleted))
         self._pod_groups = Source(
             self, POD_GROUPS, PodGroup, to(core.pod_group_changed), by_key(core.pod_group_deleted), optional=True
@@ -191,13 +198,7 @@ class Feed:
             self._nodes,
             self._pod_groups,
             self._reservations,
-            Source(
-                self,
-                PODS,
-                Pod,
-                to(core.pod_changed),
-                lambda gone: tell(core.pod_deleted, gone.namespace, gone.name, gone.uid),
-            ),
+            self._pods,
         )
 
     def missing(self) -> list[str]:
@@ -228,6 +229,9 @@ class Feed:
 
     def live_reservation(self, namespace: str, name: str, reservation: GangReservation | None) -> None:
         self._reservations.read_live(namespace, name, reservation)
+
+    def live_pod(self, pod: Pod) -> None:
+        self._pods.read_live(pod.metadata.namespace, pod.metadata.name, pod)
 
     def nodes_age(self) -> float:
         return self._nodes.reflector.last_event_age()

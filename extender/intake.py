@@ -65,7 +65,10 @@ def pod_changed(world: World, pod: Pod, now: float, *, confirmed: bool = True) -
         world.timers.set(Timer.UNSEEN, meta.uid, now + UNSEEN)
     world.pods[meta.uid] = facts
     world.pod_names[meta.key] = meta.uid
+    asked = meta.uid in world.ledger.charges
     _charge(world, facts)
+    if facts.node and not asked and world.deciding:
+        _bound_by_another(world, facts)
     membership.update(world, facts, now)
     if facts.node and meta.uid in world.plain_posting:
         gate.settled_by_watch(world, meta.uid, facts.node)
@@ -76,6 +79,13 @@ def pod_changed(world: World, pod: Pod, now: float, *, confirmed: bool = True) -
     if known is None and meta.uid in world.gate:
         answers_bind.look_again(world, meta.uid, now)
     return facts
+
+
+def _bound_by_another(world: World, facts: PodFacts) -> None:
+    """Two schedulers that share nodes can find the same room free at the same time (kubernetes#60469): counted."""
+    room = world.ledger.rooms.get(facts.node)
+    if room is not None and room.node is not None and room.overfull:
+        world.counters["overcommitted_by_others"] += 1
 
 
 def pod_deleted(world: World, uid: str, now: float) -> None:

@@ -139,6 +139,11 @@ class Room:
     def overcommitted(self) -> bool:
         return any(units < 0 for units in self.free.values())
 
+    @property
+    def overfull(self) -> bool:
+        """Its pods alone are more than it has, promises aside."""
+        return any(units > self.allocatable.get(name, 0) for name, units in self.used.items())
+
 
 class Ledger:
     def __init__(self) -> None:

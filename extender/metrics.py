@@ -58,6 +58,11 @@ class CoreCollector(Collector):
         yield CounterMetricFamily(
             "muster_gang_timeouts", "Rounds of held members that ended without the gang.", value=core.timeouts
         )
+        yield CounterMetricFamily(
+            "muster_overcommitted_by_others",
+            "Pods bound past this extender onto a node without room for them: by another scheduler in the same moment.",
+            value=core.overcommitted_by_others,
+        )
         yield CounterMetricFamily("muster_gangs_evicted", "Gangs evicted whole.", value=core.evicted_gangs)
         yield GaugeMetricFamily("muster_held_bind_calls", "Bind calls held by the core.", value=core.held_calls)
         yield _family(

@@ -36,6 +36,7 @@ class Options:
     bind_post_timeout: float
     bind_concurrency: int
     recheck_timeout: float
+    shared_nodes: bool
     api_timeout: float
     watch_timeout: float
     body_timeout: float
@@ -111,6 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     serve("--bind-post-timeout", type=_seconds, default=2.0, help="of one Binding; also the time fence")
     serve("--bind-concurrency", type=int, default=48, help="Bindings being posted at once")
     serve("--recheck-timeout", type=_seconds, default=2.0, help="of one live read before a commit")
+    serve("--shared-nodes", type=_boolean, default=False, metavar="true|false",
+          help="true: another scheduler, without this extender, binds pods onto the same nodes; "
+          "commits look at the pods of their nodes")  # fmt: skip
     serve("--body-timeout", type=_seconds, default=5.0, help="for a request's body to arrive")
     serve("--max-body", type=int, default=64 << 20, help="bytes")
     serve("--backlog", type=int, default=4096, help="connections not yet accepted; above the largest gang")

@@ -69,6 +69,7 @@ class Extender:
                 post_timeout=options.bind_post_timeout,
                 read_timeout=options.recheck_timeout,
                 concurrency=options.bind_concurrency,
+                shared_nodes=options.shared_nodes,
             ),
             statuses=StatusWrites(api, clock, timeout=options.api_timeout),
             nudges=PodNudges(api, clock, timeout=options.api_timeout),

@@ -230,7 +230,7 @@ def _extender(cluster: Cluster, pair: Pair, both: tuple[Pair, ...], spec: FleetS
 
     beside = []
     if pair.kind == SECOND:
-        beside.append(f"--scheduler-lease={MUSTER_NAMESPACE}/{SECOND}")
+        beside += [f"--scheduler-lease={MUSTER_NAMESPACE}/{SECOND}", "--shared-nodes=true"]
     if pair.host:
         beside.append(f"--scheduler-identity={pair.host}_")
     return Component(

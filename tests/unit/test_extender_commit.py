@@ -41,12 +41,15 @@ class Sink:
     def live_reservation(self, namespace, name, reservation):
         self.fed.append(("reservation", f"{namespace}/{name}", reservation is not None))
 
+    def live_pod(self, pod):
+        self.fed.append(("pod", pod.metadata.name, True))
+
     def nodes_age(self):
         return self.age
 
 
 class Case:
-    def __init__(self, *, concurrency: int = 48) -> None:
+    def __init__(self, *, concurrency: int = 48, shared_nodes: bool = False) -> None:
         self.clock = ManualClock()
         self.api = ScriptedApi()
         self.sink = Sink()
@@ -63,6 +66,7 @@ class Case:
             concurrency=concurrency,
             few_nodes=2,
             trust_watch=15.0,
+            shared_nodes=shared_nodes,
         )
 
     def binding(self, *, deadline_in: float = 70.0, name: str = "p") -> Binding:
@@ -238,6 +242,35 @@ async def test_many_nodes_are_read_live_when_the_watch_was_silent_for_long(case)
     case.sink.age = 16.0
     await case.committer.recheck(recheck(("n1", "n2", "n3")))
     assert len(case.api.targets("get nodes")) == 3
+
+
+class TestNodesThatAnotherSchedulerUsesToo:
+    @pytest.fixture
+    def case(self):
+        return Case(shared_nodes=True)
+
+    async def test_their_pods_are_listed_however_many_nodes_there_are(self, case):
+        case.pod_is(node="n1")
+        assert await case.committer.recheck(recheck(("n1", "n2", "n3"))) == ""
+        assert case.api.targets("list pods") == ["list pods /"] * 3
+        assert ("pod", "p", True) in case.sink.fed
+
+    async def test_a_list_without_answer_fails_the_recheck_and_says_which(self, case):
+        case.api.answers["list pods /"] = [Unreachable("reset")]
+        failure = await case.committer.recheck(recheck(("n1",)))
+        assert "reset" in failure
+        assert "n1" in failure
+
+    async def test_a_pod_that_cannot_be_understood_hides_no_other(self, case):
+        case.api.put(PODS, {"metadata": {"name": "odd", "namespace": "ns"}, "spec": {"containers": "none"}})
+        case.pod_is(node="n1")
+        assert await case.committer.recheck(recheck(("n1",))) == ""
+        assert [name for kind, name, _ in case.sink.fed if kind == "pod"] == ["p"]
+
+
+async def test_without_another_scheduler_no_pods_are_listed(case):
+    await case.committer.recheck(recheck(("n1",)))
+    assert case.api.targets("list pods") == []
 
 
 async def test_bindings_are_counted_by_what_became_of_them(case):

@@ -20,6 +20,7 @@ DOCUMENTED = {
     "muster_held_bind_calls",
     "muster_core_entries",
     "muster_gang_assembly_seconds",
+    "muster_overcommitted_by_others_total",
     "muster_gang_timeouts_total",
     "muster_binds_total",
     "muster_bind_duration_seconds",

@@ -108,3 +108,12 @@ def test_a_pod_is_scheduled_by_somebody_it_does_not_need():
     static, second = pods()
     assert "schedulerName" not in static
     assert second["schedulerName"] == "default-scheduler"
+
+
+def test_only_the_managed_install_looks_out_for_a_scheduler_without_extender():
+    static, second = pods()
+    shared = []
+    for spec in (static, second):
+        (extender,) = [container for container in spec["containers"] if container["name"] == "extender"]
+        shared.append(parse(extender["args"]).shared_nodes)
+    assert shared == [False, True]
