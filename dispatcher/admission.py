@@ -220,6 +220,7 @@ class Admission:
         if entry is not None:
             self.due = True
             self.preemptions.released(job_id, self.ledger, self._clock.monotonic())
+            self._serve_in_order()
             self.pending.quota_freed(self.ledger, entry.home)
 
     def _promise(self, job_id: str, promise: Promise | None) -> None:
@@ -242,6 +243,7 @@ class Admission:
             yield from self._evict(job_id, "ClaimExpired", "room did not come free while nodes were kept free for it")
         if self.preemptions.expire(self.ledger, now):
             self.pending.wake_all()
+        self._serve_in_order()
         members: list[Member] = [member.placement() for member in self._fleet]
         while (waiting := self.pending.next(self.ledger)) is not None:
             decision = self._try(waiting, members)
@@ -322,6 +324,10 @@ class Admission:
                 self.preemptions.begin(waiting, found.victims, self.ledger, now)
                 for victim in found.victims:
                     yield from self._evict(victim, "Preempted", found.reason)
+
+    def _serve_in_order(self) -> None:
+        for heir in self.preemptions.pass_on(self.pending.alike, self.ledger):
+            self.pending.wake(heir)
 
     def _evict(self, job_id: str, reason: str, message: str) -> Iterator[Decision]:
         binding = self._store.by_id(job_id)

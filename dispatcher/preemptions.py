@@ -6,7 +6,7 @@ not land although its quota was freed (no member can hold it) gives the room up 
 ask again (F12).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -100,6 +100,22 @@ class Preemptions:
         for claimant in claimants:
             self._drop(claimant, ledger)
         return bool(claimants)
+
+    def pass_on(self, alike: Callable[[str], Sequence[str]], ledger: Ledger) -> list[str]:
+        """Of jobs that are alike the first are served first: what was freed for one is theirs. `alike`: ids of a waiting
+        job's like in order, itself included. Returns who holds room now and did not before."""
+        heirs = []
+        for claimant in list(self._sets):
+            for heir in alike(claimant):
+                if heir == claimant:
+                    break
+                if heir not in self._sets:
+                    found = self._sets[heir] = self._sets.pop(claimant)
+                    ledger.unhold(claimant)
+                    ledger.hold(heir, found.ask)
+                    heirs.append(heir)
+                    break
+        return heirs
 
     def expire(self, ledger: Ledger, now: float) -> list[str]:
         """Claimants that did not land in time: their room is free for all, and they rest."""

@@ -207,8 +207,9 @@ class Pending:
         classes woke."""
         woken = 0
         nodes = set(ancestors(path))
-        # What a child does not lend makes the part that reaches its parent vary, and the sorting by it stale.
-        in_order = not any(node.lend_limit for node in ledger.tree.nodes.values())
+        # What a child does not lend makes the part that reaches its parent vary, and the sorting by it stale; what is
+        # held for some is no room for others.
+        in_order = not ledger.holds() and not any(node.lend_limit for node in ledger.tree.nodes.values())
         for lot in [lot for lot in self._lots if lot[0] in nodes]:
             for _, key in list(self._lots.get(lot, ())):
                 group = self._classes[key]
@@ -269,6 +270,11 @@ class Pending:
         """The queue's jobs in order, for Queue.status.queueItemDetails and `amc get -o wide`."""
         known = self._queues.get(queue)
         return [self._jobs[key[-1]] for key in known.order[:limit]] if known else []
+
+    def alike(self, binding_id: str) -> list[str]:
+        """Ids of its class in order, itself included; empty if it does not wait."""
+        waiting = self._jobs.get(binding_id)
+        return [key[-1] for key in self._classes[waiting.class_key].jobs] if waiting else []
 
     def without_room(self) -> list[Waiting]:
         """First jobs of the classes that quota admits and some member lacks room for: higher priority first, then

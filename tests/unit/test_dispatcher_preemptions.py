@@ -120,6 +120,18 @@ def test_a_victim_that_is_spared_ends_its_set() -> None:
     assert not world.preemptions.spared("a3", world.ledger)
 
 
+def test_of_jobs_that_are_alike_the_first_get_what_was_freed() -> None:
+    """b2 claimed before the older b0 and b1 were seen."""
+    world = World()
+    world.claim("b2")
+    world.claim("b1")
+    order = ["b0", "b1", "b2", "b3"]
+    assert world.preemptions.pass_on(lambda _: order, world.ledger) == ["b0"]
+    assert set(world.ledger.holds()) == {"b0", "b1"}
+    assert world.preemptions.pass_on(lambda _: order, world.ledger) == []
+    assert world.preemptions.pass_on(lambda _: [], world.ledger) == []  # they do not wait any more
+
+
 def test_a_borrower_claims_nothing() -> None:
     world = World()
     assert world.claim("a9", path=A) == ()

@@ -6,7 +6,7 @@ from dispatcher.queueing import Pending, QueuePolicy, QueueSettings, Waiting
 from dispatcher.quota import Ledger
 from dispatcher.quota_tree import MAX_JOBS, NO_TREE
 from kube.objects.binding import ClusterReason
-from tests.unit.dispatcher_objects import A, B, a_ledger, a_tree, a_waiting, an_ask, shape, two_leaves
+from tests.unit.dispatcher_objects import A, B, a_ledger, a_tree, a_waiting, an_ask, quota_node, shape, two_leaves
 
 FREE = Ledger(NO_TREE)
 
@@ -180,6 +180,23 @@ def test_a_release_wakes_only_what_it_can_help() -> None:
     ledger.release("w2")
     assert queue.quota_freed(ledger, A) == 1
     assert drain(queue, ledger) == ["w6"]
+
+
+def test_a_release_helps_whom_room_is_held_for_behind_those_it_is_not() -> None:
+    """Both wait for the root; what is freed is b's, and a, who asks for as much, is looked at first."""
+    limit = {"nvidia.com/gpu": 4}
+    ledger = a_ledger(quota_node("root", quota_node("a"), quota_node("b"), min=limit, max=limit))
+    ledger.charge("running", an_ask(A, gpu=4))
+    queue = Pending()
+    queue.put(a_waiting("a1", an_ask(A, gpu=4)))
+    queue.put(a_waiting("b1", an_ask(B, gpu=4)))
+    assert queue.next(ledger) is None
+    ledger.hold("b1", an_ask(B, gpu=4))
+    ledger.release("running")
+    queue.quota_freed(ledger, A)
+    found = queue.next(ledger)
+    assert found is not None
+    assert found.name == "b1"
 
 
 def test_a_release_in_one_leaf_helps_those_that_wait_for_the_root() -> None:
