@@ -102,8 +102,8 @@ class Preemptions:
         return bool(claimants)
 
     def pass_on(self, alike: Callable[[str], Sequence[str]], ledger: Ledger) -> list[str]:
-        """Of jobs that are alike the first are served first: what was freed for one is theirs. `alike`: ids of a waiting
-        job's like in order, itself included. Returns who holds room now and did not before."""
+        """Of jobs that are alike the first are served first: what was freed for one is theirs. `alike`: ids of a
+        waiting job's like in order, itself included. Returns who holds room now and did not before."""
         heirs = []
         for claimant in list(self._sets):
             for heir in alike(claimant):
