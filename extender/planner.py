@@ -270,35 +270,50 @@ def _supply(board: Board, pod_class: PodClass, rooms: list[Room], wanted: int) -
 def _largest_fit(question: Question, board: Board) -> list[int]:
     """Pods placed per demand in the best greedy order; the board is left with them. For the message only, so a large
     gang is tried in one order."""
-    attempt = _Attempt(question, board, None)
-    orders = list(attempt.orders())[: 1 if question.wanted > LARGE else None]
+    areas: list[Collection[str] | None] = [None]
+    for key in _together(question):
+        areas += reversed(_by_domain(question, board, key, 1))
+    attempts = [_Attempt(question, board, within) for within in areas]
+    tries = [(attempt, order) for attempt in attempts for order in attempt.orders()]
+    if question.wanted > LARGE:
+        tries = tries[:1]
     best: list[int] = []
-    best_order: tuple[int, ...] = ()
-    for order in orders:
-        board.rollback()
-        counts = [0] * len(question.demands)
-        for index in order:
-            counts[index] = attempt.take(index, question.demands[index].wanted, PACKINGS[0])
+    last = chosen = tries[0]
+    for last in tries:
+        counts = _counts(question, board, *last)
         if sum(counts) > sum(best) or not best:
-            best, best_order = counts, order
-    if best_order != orders[-1]:
-        board.rollback()
-        for index in best_order:
-            attempt.take(index, question.demands[index].wanted, PACKINGS[0])
+            best, chosen = counts, last
+    if chosen is not last:
+        _counts(question, board, *chosen)
     return best
+
+
+def _counts(question: Question, board: Board, attempt: _Attempt, order: tuple[int, ...]) -> list[int]:
+    """Pods placed per demand in this order on the empty board."""
+    board.rollback()
+    counts = [0] * len(question.demands)
+    for index in order:
+        counts[index] = attempt.take(index, question.demands[index].wanted, PACKINGS[0])
+    return counts
 
 
 def _domains(question: Question, board: Board) -> Iterator[Collection[str] | None]:
     """Sets of nodes to try: each domain of the preferred key, tightest first; all nodes; and, where members want to be
     together, each domain of that key (the first pod of a series must not start where the rest has no room)."""
     if question.prefer_topology_key:
-        yield from _by_domain(question, board, question.prefer_topology_key)
+        yield from _by_domain(question, board, question.prefer_topology_key, question.minimum)
     yield None
-    for key in sorted({term.topology_key for demand in question.demands for term in demand.pod_class.affinity}):
-        yield from _by_domain(question, board, key)
+    for key in _together(question):
+        yield from _by_domain(question, board, key, question.minimum)
 
 
-def _by_domain(question: Question, board: Board, key: str) -> list[set[str]]:
+def _together(question: Question) -> list[str]:
+    """Topology keys in whose domains members want to be together."""
+    return sorted({term.topology_key for demand in question.demands for term in demand.pod_class.affinity})
+
+
+def _by_domain(question: Question, board: Board, key: str, minimum: int) -> list[set[str]]:
+    """Domains that may hold the minimum, as far as counting tells; tightest first."""
     domains: dict[str, set[str]] = {}
     supply: dict[str, int] = {}
     for demand in question.demands:
@@ -309,7 +324,7 @@ def _by_domain(question: Question, board: Board, key: str) -> list[set[str]]:
             domains.setdefault(value, set()).add(room.name)
             count = board.count(room, demand.pod_class)
             supply[value] = supply.get(value, 0) + min(count, demand.wanted)
-    enough = [value for value in domains if supply[value] >= question.minimum]
+    enough = [value for value in domains if supply[value] >= minimum]
     enough.sort(key=lambda value: (supply[value], value))
     return [domains[value] for value in enough[:MAX_DOMAINS]]
 

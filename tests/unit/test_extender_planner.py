@@ -9,7 +9,7 @@ from extender.plan_question import Demand, Question
 from extender.planner import Plan, fits_placed, plan
 from extender.shortfall import Shortfall
 from kube.objects.pods import Pod
-from tests.unit.extender_objects import GPU, class_of, cluster, node, pod
+from tests.unit.extender_objects import GPU, class_of, cluster, member, node, pod
 
 
 def ask(*demands: tuple[str, Pod, int], minimum: int | None = None, **more) -> Question:
@@ -201,3 +201,17 @@ def test_cost_on_a_thousand_nodes(fitting):
     assert isinstance(result, Plan) is fitting
     print(f"20 classes, 1,000 nodes, {'fits' if fitting else 'does not fit'}: {min(times) * 1e3:.1f} ms")
     assert min(times) < 0.5
+
+
+def test_the_largest_fit_of_members_that_want_to_be_together_is_that_of_the_largest_domain():
+    """Zone a holds 2 of 3, zone b holds 1; starting on the tighter node must not make the message say 1."""
+    term = {
+        "topologyKey": "zone",
+        "labelSelector": {"matchLabels": {"scheduling.x-k8s.io/pod-group": "train"}},
+    }
+    together = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    ledger, eligible = cluster(node("a", cpu=4, labels={"zone": "a"}), node("b", cpu=2, labels={"zone": "b"}))
+    wanted = class_of(member("m", cpu="2", spec=together))
+    result = plan(Question((Demand("worker", wanted, 3, 3),)), ledger, eligible)
+    assert isinstance(result, Shortfall)
+    assert (result.fits, result.wanted) == (2, 3)
