@@ -287,12 +287,15 @@ class Cycle:
         self._step_metrics.stepped(step, learnt, binding)
         if isinstance(step, Record) and not learnt.stale:
             log.info("%s/%s: %s %s", *key, step.change, step.why)
+            attempt = step.spec.attempt
+            if step.change == "Evicting" and attempt is not None and attempt.then != "Delete":
+                self._object_events.warn_job(key, "Evicted", f"taken back from {attempt.cluster}: {attempt.message}")
             if step.exclude:
                 self.admission.refused(step.spec.job_id, step.exclude, step.why)
         if learnt.refusal:
             log.warning("%s/%s: refused: %s", *key, learnt.refusal)
         for warning in learnt.warnings:
-            self._object_events.warn_job(key, warning)
+            self._object_events.warn_job(key, "DispatchWarning", warning)
 
     def _trouble(self, key: Key, step: Step, message: str) -> None:
         where = f" in {step.cluster}" if isinstance(step, MemberStep) else ""

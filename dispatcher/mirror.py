@@ -222,10 +222,6 @@ class Mirror:
                 self._events.record(regarding, "Warning", "InvalidJob", why)
             else:
                 self._events.record(regarding, "Warning", reasons.FAILED, why, component=reasons.EVENT_SOURCE)
-        evicting, was_evicting = _of(after, "Evicting"), _of(before, "Evicting")
-        if evicting and not was_evicting and spec.attempt and not spec.deleting:
-            text = f"taken back from {spec.attempt.cluster}: {spec.attempt.message}"
-            self._events.record(regarding, "Warning", "Evicted", reasons.event_form(text))
         if not before.phase:
             for warning in reading.warnings:
                 self._events.record(regarding, "Warning", "JobWarning", warning)

@@ -53,10 +53,10 @@ class ObjectEvents:
             if "" in dirty:
                 self._trees()
 
-    def warn_job(self, key: tuple[str, str], message: str) -> None:
+    def warn_job(self, key: tuple[str, str], reason: str, message: str) -> None:
         job = self._watches.jobs.get(*key)
         if job is not None:
-            self._events.record(_reference(PYTORCH_JOBS, job), "Warning", "DispatchWarning", message)
+            self._events.record(_reference(PYTORCH_JOBS, job), "Warning", reason, message)
 
     async def _policies(self, namespaces: set[str]) -> None:
         for (namespace, name), state in self._readings.policy_states().items():

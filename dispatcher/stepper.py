@@ -331,9 +331,13 @@ class Stepper:
             )
         view = member.caches.view(member.view(), spec.job_id, attempt.epoch)
         posted = self._posted.get(key)
-        if posted is not None and (posted.epoch != attempt.epoch or posted.until < self._clock.monotonic()):
-            del self._posted[key]
-            posted = None
+        if posted is not None:
+            left = posted.until - self._clock.monotonic()
+            if view.copy is not None or posted.epoch != attempt.epoch or left <= 0:
+                del self._posted[key]  # the watch has caught up: from now on it alone counts
+                posted = None
+            else:
+                self.alarm(key, left)
         copy = view.copy or (posted.copy if posted else None)
         return msgspec.structs.replace(
             view,

@@ -1,5 +1,6 @@
-"""The crash table up to the point of no return, rule by rule: what is recorded, what is seen, what follows. Rule numbers
-are the protocol's. `test_dispatcher_attempts_placed` has the rest.
+"""The crash table up to the point of no return, rule by rule: what is recorded, what is seen, what follows.
+
+Rule numbers are the protocol's. `test_dispatcher_attempts_placed` has the rest.
 """
 
 from datetime import timedelta
