@@ -3,11 +3,12 @@
 import pytest
 
 from extender.effects import Recheck
+from kube.objects.pods import Pod
 from tests.unit.extender_objects import member, node, pod, pod_group, reservation, template
 from tests.unit.extender_stage import Stage
 
 
-def gang_at_the_barrier(*nodes) -> tuple[Stage, list]:
+def gang_at_the_barrier(*nodes) -> tuple[Stage, list[Pod]]:
     """Two of three members of 3 CPUs are held; the third has not been asked about yet."""
     stage = Stage().add(*(node(name, cpu=4) for name in nodes)).start()
     gang = [member(f"m{i}", "g", cpu="3") for i in range(3)]
@@ -25,7 +26,7 @@ def collisions(stage: Stage) -> int:
 @pytest.mark.parametrize("when", ["before the last member", "after the commit was decided"])
 def test_room_that_another_scheduler_took_before_a_commit_is_not_given_again(when):
     stage, gang = gang_at_the_barrier("a", "b", "c", "d")
-    taken = stage.node_for(gang[0])
+    taken = stage.node_for(gang[0]) or ""
     intruder = pod("intruder", cpu="2", node=taken)
     if when == "before the last member":
         stage.add(intruder)
