@@ -15,7 +15,7 @@ class ArrivalClock:
     settle: for how long after a gap requests may still come out of old buffers.
     """
 
-    def __init__(self, clock: Clock, *, beat: float = 0.25, settle: float = 1.0) -> None:
+    def __init__(self, clock: Clock, *, beat: float = 0.5, settle: float = 1.0) -> None:
         self._clock = clock
         self._beat = beat
         self._settle = settle
