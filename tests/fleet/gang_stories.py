@@ -19,7 +19,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from hack.fleet import pki
 from hack.fleet.fleet import Cluster, Fleet, wait_for
 from hack.fleet.rest import RestError
-from tests.fleet.stories import GENEROUS, Json, events_about, gang_pod, plain_pod, pod_group, pods, posting, read
+from tests.fleet.stories import (
+    GENEROUS,
+    Json,
+    bindings_posted,
+    events_about,
+    gang_pod,
+    plain_pod,
+    pod_group,
+    pods,
+    posting,
+    read,
+)
 
 POD_GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{}/podgroups"
 RESERVATIONS = "/apis/muster.dev/v1alpha1/namespaces/muster-system/gangreservations"
@@ -138,6 +149,12 @@ def wait_refused(cluster: Cluster, namespace: str, *names: str, timeout: float =
         return not left
 
     wait_for(f"refused: {', '.join(names)}", all_refused, timeout)
+
+
+def never_bound(cluster: Cluster, namespace: str, gang: str, *names: str) -> None:
+    """These pods of the gang have been tried; nothing of it was bound at any time."""
+    wait_refused(cluster, namespace, *names)
+    assert [e.name for e in bindings_posted(cluster, namespace) if e.name.startswith(f"{gang}-")] == []
 
 
 def wait_event(cluster: Cluster, namespace: str, name: str, reason: str, timeout: float = GENEROUS) -> str:
