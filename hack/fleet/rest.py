@@ -4,6 +4,7 @@ muster's own client (kube/api) is asynchronous and under test; the fleet must no
 """
 
 import base64
+import functools
 import http.client
 import json
 import ssl
@@ -30,18 +31,8 @@ class Rest:
     """JSON over one kept-alive connection; not for use by several threads at once."""
 
     def __init__(self, kubeconfig: Path, timeout: float = 10.0) -> None:
-        config = yaml.safe_load(kubeconfig.read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        address = urlsplit(cluster["server"])
-        context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
-        with tempfile.NamedTemporaryFile() as pair:  # ssl reads a client certificate from a file only
-            pair.write(base64.b64decode(user["client-certificate-data"]))
-            pair.write(base64.b64decode(user["client-key-data"]))
-            pair.flush()
-            context.load_cert_chain(pair.name)
-        self._connection = http.client.HTTPSConnection(
-            address.hostname or "", address.port, timeout=timeout, context=context
-        )
+        host, port, context = _access(kubeconfig, kubeconfig.stat().st_mtime_ns)
+        self._connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
 
     def request(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Json:
         """The decoded answer ({"text": ...} when it is not JSON). Raises RestError, or OSError without an answer."""
@@ -89,3 +80,18 @@ class Rest:
 
     def close(self) -> None:
         self._connection.close()
+
+
+@functools.lru_cache(maxsize=64)
+def _access(kubeconfig: Path, _written: int) -> tuple[str, int | None, ssl.SSLContext]:
+    """Host, port and TLS of a kubeconfig; kept, because reading one costs more than a request."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    address = urlsplit(cluster["server"])
+    context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    with tempfile.NamedTemporaryFile() as pair:  # ssl reads a client certificate from a file only
+        pair.write(base64.b64decode(user["client-certificate-data"]))
+        pair.write(base64.b64decode(user["client-key-data"]))
+        pair.flush()
+        context.load_cert_chain(pair.name)
+    return address.hostname or "", address.port, context
