@@ -50,8 +50,8 @@ class Reporter:
         self._said: CapacityStatus | None = None
 
     async def publish(self) -> None:
-        """Writes the present capacity, however long the API server is away, then keeps the interval (a part of it when there was
-        nothing new)."""
+        """Writes the present capacity, however long the API server is away, then keeps the interval, or a part of it
+        when there was nothing new."""
         failures = 0
         while True:
             status = self._report()
