@@ -1,6 +1,7 @@
 """Audit logs: who wrote what, when. The API server is the witness, not the program under test."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ rules:
   - group: scheduling.sigs.k8s.io
 - level: None
 """
+
+_BLOCK = 4096
 
 
 class AuditEvent(msgspec.Struct, frozen=True):
@@ -71,8 +74,18 @@ def read(log: Path, offset: int = 0) -> Iterator[AuditEvent]:
 
 
 def size(log: Path) -> int:
-    """Bytes so far: an offset to read from later."""
-    return log.stat().st_size if log.exists() else 0
+    """Bytes of whole lines so far: an offset to read from later."""
+    if not log.exists():
+        return 0
+    with log.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            begin = max(0, end - _BLOCK)
+            file.seek(begin)
+            if (newline := file.read(end - begin).rfind(b"\n")) >= 0:
+                return begin + newline + 1
+            end = begin
+    return 0
 
 
 def flatten(event: dict[str, Any]) -> AuditEvent:

@@ -224,3 +224,17 @@ def test_an_audit_event_is_flattened_to_who_did_what() -> None:
     assert (event.user, event.verb, event.target, event.name, event.code) == (
         "muster-extender", "create", "pods/binding", "p", 201
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("half", [b"", b'{"verb": "cre', b"x" * 10_000])
+def test_an_offset_into_a_log_that_is_being_written_is_where_a_line_begins(tmp_path: Path, half: bytes) -> None:
+    log = tmp_path / "audit.log"
+    assert audit.size(log) == 0
+    log.write_bytes(half)
+    assert audit.size(log) == 0
+    first = b'{"verb": "create", "pad": "' + b"y" * 5000 + b'"}\n'
+    log.write_bytes(first + half)
+    mark = audit.size(log)
+    assert mark == len(first)
+    log.write_bytes(first + b'{"verb": "delete"}\n' + half)
+    assert [event.verb for event in audit.read(log, mark)] == ["delete"]
