@@ -9,63 +9,40 @@ No dynamic header table is allowed (SETTINGS_HEADER_TABLE_SIZE 0), which makes h
 kind come with the same bytes, and their meaning is remembered.
 """
 
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import NamedTuple
 
 from hpack import Decoder, HPACKError
 from hpack.struct import HeaderTuple
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+from kube.api.http2_frames import (
+    ACK,
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    MAX_WINDOW,
+    PREFACE,
+    PRIORITY,
+    Code,
+    FrameReader,
+    Http2Error,
+    Kind,
+    Setting,
+    expect_size,
+    frame,
+    go_away,
+    read_settings,
+    settings,
+    string,
+    unpadded,
+    window_update,
+)
+
 MAX_FRAME = 1 << 20
 MAX_HEADERS = 32 << 10
-_MAX_WINDOW = (1 << 31) - 1
-_DEFAULT_WINDOW = 65_535
 _REMEMBERED = 256
 """Header blocks; they differ in content-length only."""
-
-
-class Kind(IntEnum):
-    DATA = 0
-    HEADERS = 1
-    PRIORITY = 2
-    RST_STREAM = 3
-    SETTINGS = 4
-    PUSH_PROMISE = 5
-    PING = 6
-    GOAWAY = 7
-    WINDOW_UPDATE = 8
-    CONTINUATION = 9
-
-
-class Code(IntEnum):
-    NO_ERROR = 0
-    PROTOCOL_ERROR = 1
-    FLOW_CONTROL_ERROR = 3
-    STREAM_CLOSED = 5
-    FRAME_SIZE_ERROR = 6
-    REFUSED_STREAM = 7
-    COMPRESSION_ERROR = 9
-    ENHANCE_YOUR_CALM = 11
-
-
-END_STREAM = 0x1
-ACK = 0x1
-END_HEADERS = 0x4
-PADDED = 0x8
-PRIORITY = 0x20
-
-_HEADER_TABLE_SIZE, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME_SIZE, _MAX_HEADER_LIST = 1, 3, 4, 5, 6
-
-
-class Http2Error(Exception):
-    """The peer broke the protocol: the connection ends with this code."""
-
-    def __init__(self, code: Code, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Head(NamedTuple):
@@ -124,8 +101,7 @@ class Http2Connection:
     def __init__(self, *, max_streams: int, max_body: int) -> None:
         self._max_streams = max_streams
         self._max_body = max_body
-        self._inbox = bytearray()
-        self._prefaced = False
+        self._reader = FrameReader(MAX_FRAME, PREFACE)
         self._settled = False
         """The client has acknowledged our settings."""
         self._streams: dict[int, _Stream] = {}
@@ -134,48 +110,25 @@ class Http2Connection:
         self._remembered: dict[bytes, Head] = {}
         self._block: tuple[int, int, bytearray] | None = None
         """(stream, flags, bytes so far) of a header block that goes on in CONTINUATION frames."""
-        self._credit = _MAX_WINDOW
+        self._credit = MAX_WINDOW
         """Bytes of DATA that the client may still send on the connection."""
-        self._window = _DEFAULT_WINDOW
-        self._stream_window = _DEFAULT_WINDOW
+        self._window = DEFAULT_WINDOW
+        self._stream_window = DEFAULT_WINDOW
         self._max_frame = 16_384
-        self._outbox: list[bytes] = [_settings(max_streams, min(max_body + 65_536, _MAX_WINDOW)), _credit_at_start()]
+        self._outbox: list[bytes] = [_greeting(max_streams, max_body)]
 
     # --- in ------------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Event]:
         """Raises Http2Error; then nothing more may be received, and `take` has the farewell."""
-        self._inbox += data
         events: list[Event] = []
         try:
-            self._read(events)
+            for kind, flags, stream, payload in self._reader.read(data):
+                self._frame(kind, flags, stream, payload, events)
         except Http2Error as error:
-            self._outbox.append(_go_away(self._last_stream, error.code, str(error)))
+            self._outbox.append(go_away(self._last_stream, error.code, str(error)))
             raise
         return events
-
-    def _read(self, events: list[Event]) -> None:
-        inbox = self._inbox
-        at = 0
-        if not self._prefaced:
-            if not PREFACE.startswith(inbox[: len(PREFACE)]):
-                raise Http2Error(Code.PROTOCOL_ERROR, "no HTTP/2 preface")
-            if len(inbox) < len(PREFACE):
-                return
-            self._prefaced = True
-            at = len(PREFACE)
-        size = len(inbox)
-        while size - at >= 9:
-            length = inbox[at] << 16 | inbox[at + 1] << 8 | inbox[at + 2]
-            if length > MAX_FRAME:
-                raise Http2Error(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
-            end = at + 9 + length
-            if size < end:
-                break
-            stream = int.from_bytes(inbox[at + 5 : at + 9]) & _MAX_WINDOW
-            self._frame(inbox[at + 3], inbox[at + 4], stream, bytes(inbox[at + 9 : end]), events)
-            at = end
-        del inbox[:at]
 
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
         if self._block is not None and (kind != Kind.CONTINUATION or stream != self._block[0]):
@@ -187,7 +140,7 @@ class Http2Connection:
         elif kind == Kind.WINDOW_UPDATE:
             self._window_update(stream, payload)
         elif kind == Kind.RST_STREAM:
-            _expect_size(payload, 4)
+            expect_size(payload, 4)
             if stream == 0 or stream > self._last_stream:
                 raise Http2Error(Code.PROTOCOL_ERROR, "RST_STREAM of a stream that was never opened")
             if self._streams.pop(stream, None) is not None:
@@ -195,9 +148,9 @@ class Http2Connection:
         elif kind == Kind.SETTINGS:
             self._settings(flags, stream, payload)
         elif kind == Kind.PING:
-            _expect_size(payload, 8)
+            expect_size(payload, 8)
             if not flags & ACK:
-                self._outbox.append(_frame(Kind.PING, ACK, 0, payload))
+                self._outbox.append(frame(Kind.PING, ACK, 0, payload))
         elif kind == Kind.CONTINUATION:
             self._continuation(flags, payload, events)
         elif kind == Kind.PUSH_PROMISE:
@@ -207,8 +160,7 @@ class Http2Connection:
     def _headers(self, flags: int, stream: int, payload: bytes, events: list[Event]) -> None:
         if stream % 2 == 0:
             raise Http2Error(Code.PROTOCOL_ERROR, f"a client's stream has the number {stream}")
-        if flags & PADDED:
-            payload = _unpadded(payload)
+        payload = unpadded(flags, payload)
         if flags & PRIORITY:
             payload = payload[5:]
         if flags & END_HEADERS:
@@ -270,9 +222,9 @@ class Http2Connection:
         self._credit -= len(payload)
         if self._credit < 0:
             raise Http2Error(Code.FLOW_CONTROL_ERROR, "more DATA than was allowed")
-        if self._credit < _MAX_WINDOW // 2:
-            self._outbox.append(_frame(Kind.WINDOW_UPDATE, 0, 0, (_MAX_WINDOW - self._credit).to_bytes(4)))
-            self._credit = _MAX_WINDOW
+        if self._credit < MAX_WINDOW // 2:
+            self._outbox.append(window_update(0, MAX_WINDOW - self._credit))
+            self._credit = MAX_WINDOW
         if number == 0 or number > self._last_stream:
             raise Http2Error(Code.PROTOCOL_ERROR, "DATA of a stream that was never opened")
         stream = self._streams.get(number)
@@ -280,8 +232,7 @@ class Http2Connection:
             return  # answered or given up meanwhile
         if not stream.receiving:
             raise Http2Error(Code.STREAM_CLOSED, f"DATA after the end of stream {number}")
-        if flags & PADDED:
-            payload = _unpadded(payload)
+        payload = unpadded(flags, payload)
         if len(stream.body) + len(payload) > self._max_body:
             if not stream.too_large:
                 stream.too_large = True
@@ -301,11 +252,11 @@ class Http2Connection:
         stream.body = bytearray()
 
     def _window_update(self, number: int, payload: bytes) -> None:
-        _expect_size(payload, 4)
-        more = int.from_bytes(payload) & _MAX_WINDOW
+        expect_size(payload, 4)
+        more = int.from_bytes(payload) & MAX_WINDOW
         if number == 0:
             self._window += more
-            if more == 0 or self._window > _MAX_WINDOW:
+            if more == 0 or self._window > MAX_WINDOW:
                 raise Http2Error(Code.FLOW_CONTROL_ERROR, "a window that cannot be")
             for waiting in [number for number, stream in self._streams.items() if stream.unsent]:
                 self._send(waiting, self._streams[waiting])
@@ -313,13 +264,13 @@ class Http2Connection:
         stream = self._streams.get(number)
         if stream is not None:
             stream.window += more
-            if more == 0 or stream.window > _MAX_WINDOW:
+            if more == 0 or stream.window > MAX_WINDOW:
                 raise Http2Error(Code.FLOW_CONTROL_ERROR, "a window that cannot be")
             if stream.unsent:
                 self._send(number, stream)
 
     def _settings(self, flags: int, number: int, payload: bytes) -> None:
-        if number or len(payload) % 6 or (flags & ACK and payload):
+        if number or (flags & ACK and payload):
             raise Http2Error(Code.FRAME_SIZE_ERROR, "SETTINGS that cannot be")
         if flags & ACK:
             self._settled = True
@@ -327,20 +278,16 @@ class Http2Connection:
             self._decoder.max_allowed_table_size = 0
             return
         # Before any DATA that the new settings allow: the client counts by them once it has read this.
-        self._outbox.append(_frame(Kind.SETTINGS, ACK, 0))
-        for name, value in struct.iter_unpack("!HL", payload):
-            if name == _INITIAL_WINDOW:
-                if value > _MAX_WINDOW:
-                    raise Http2Error(Code.FLOW_CONTROL_ERROR, "a window that cannot be")
+        self._outbox.append(frame(Kind.SETTINGS, ACK, 0))
+        for name, value in read_settings(payload):
+            if name == Setting.INITIAL_WINDOW_SIZE:
                 change = value - self._stream_window
                 self._stream_window = value
                 for waiting, stream in list(self._streams.items()):
                     stream.window += change
                     if stream.unsent:
                         self._send(waiting, stream)
-            elif name == _MAX_FRAME_SIZE:
-                if not 16_384 <= value < 1 << 24:
-                    raise Http2Error(Code.PROTOCOL_ERROR, "a frame size that cannot be")
+            elif name == Setting.MAX_FRAME_SIZE:
                 self._max_frame = value
 
     # --- out -----------------------------------------------------------------------------------------------------
@@ -350,7 +297,7 @@ class Http2Connection:
         stream = self._streams.get(number)
         if stream is None:
             return
-        self._outbox.append(_frame(Kind.HEADERS, END_HEADERS, number, _reply_headers(status, content_type, len(body))))
+        self._outbox.append(frame(Kind.HEADERS, END_HEADERS, number, _reply_headers(status, content_type, len(body))))
         stream.unsent = body
         self._send(number, stream)
 
@@ -363,20 +310,20 @@ class Http2Connection:
             piece, stream.unsent = stream.unsent[:size], stream.unsent[size:]
             self._window -= size
             stream.window -= size
-            self._outbox.append(_frame(Kind.DATA, 0 if stream.unsent else END_STREAM, number, piece))
+            self._outbox.append(frame(Kind.DATA, 0 if stream.unsent else END_STREAM, number, piece))
             if not stream.unsent:
                 break
         del self._streams[number]
         if stream.receiving:  # the rest of the request is of no use
-            self._outbox.append(_frame(Kind.RST_STREAM, 0, number, Code.NO_ERROR.to_bytes(4)))
+            self._outbox.append(frame(Kind.RST_STREAM, 0, number, Code.NO_ERROR.to_bytes(4)))
 
     def reset(self, number: int, code: Code) -> None:
         self._streams.pop(number, None)
-        self._outbox.append(_frame(Kind.RST_STREAM, 0, number, code.to_bytes(4)))
+        self._outbox.append(frame(Kind.RST_STREAM, 0, number, code.to_bytes(4)))
 
     def go_away(self) -> None:
         """Asks the client to open no more streams here; those that are open go on."""
-        self._outbox.append(_go_away(self._last_stream, Code.NO_ERROR, ""))
+        self._outbox.append(go_away(self._last_stream, Code.NO_ERROR, ""))
 
     @property
     def replying(self) -> bool:
@@ -408,47 +355,20 @@ def _head(headers: Iterable[HeaderTuple]) -> Head | None:
     return Head(method, path, encoding, length) if method and path else None
 
 
-def _frame(kind: Kind, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack("!BHBBL", len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
-
-
-def _settings(max_streams: int, stream_window: int) -> bytes:
-    values = (
-        (_HEADER_TABLE_SIZE, 0),
-        (_MAX_STREAMS, max_streams),
-        (_INITIAL_WINDOW, stream_window),
-        (_MAX_FRAME_SIZE, MAX_FRAME),
-        (_MAX_HEADER_LIST, MAX_HEADERS),
-    )
-    return _frame(Kind.SETTINGS, 0, 0, b"".join(struct.pack("!HL", name, value) for name, value in values))
-
-
-def _credit_at_start() -> bytes:
-    return _frame(Kind.WINDOW_UPDATE, 0, 0, (_MAX_WINDOW - _DEFAULT_WINDOW).to_bytes(4))
-
-
-def _go_away(last_stream: int, code: Code, message: str) -> bytes:
-    return _frame(Kind.GOAWAY, 0, 0, struct.pack("!LL", last_stream, code) + message.encode())
-
-
-def _unpadded(payload: bytes) -> bytes:
-    if not payload or payload[0] >= len(payload):
-        raise Http2Error(Code.PROTOCOL_ERROR, "more padding than frame")
-    return payload[1 : len(payload) - payload[0]]
-
-
-def _expect_size(payload: bytes, size: int) -> None:
-    if len(payload) != size:
-        raise Http2Error(Code.FRAME_SIZE_ERROR, f"a frame of {len(payload)} bytes instead of {size}")
+def _greeting(max_streams: int, max_body: int) -> bytes:
+    """Windows so wide that no body waits for us: its size is limited, and so is the number of requests."""
+    values = {
+        Setting.HEADER_TABLE_SIZE: 0,
+        Setting.MAX_CONCURRENT_STREAMS: max_streams,
+        Setting.INITIAL_WINDOW_SIZE: min(max_body + 65_536, MAX_WINDOW),
+        Setting.MAX_FRAME_SIZE: MAX_FRAME,
+        Setting.MAX_HEADER_LIST_SIZE: MAX_HEADERS,
+    }
+    return settings(values) + window_update(0, MAX_WINDOW - DEFAULT_WINDOW)
 
 
 def _reply_headers(status: int, content_type: str, length: int) -> bytes:
     """HPACK (RFC 7541) by hand: indexed :status 200, the rest as literals that nobody indexes."""
-    status_line = b"\x88" if status == 200 else b"\x08" + _string(str(status))
+    status_line = b"\x88" if status == 200 else b"\x08" + string(str(status))
     # 0x0f 0x10: content-type (static index 31), 0x0f 0x0d: content-length (28).
-    return b"%b\x0f\x10%b\x0f\x0d%b" % (status_line, _string(content_type), _string(str(length)))
-
-
-def _string(text: str) -> bytes:
-    """Not Huffman-coded, and short: one byte of length (below 127)."""
-    return bytes((len(text),)) + text.encode()
+    return b"%b\x0f\x10%b\x0f\x0d%b" % (status_line, string(content_type), string(str(length)))

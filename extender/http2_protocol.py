@@ -9,10 +9,11 @@ from collections.abc import Awaitable
 from typing import NamedTuple
 
 from extender.arrival import ArrivalClock
-from extender.http2 import Cancelled, Ended, Event, Head, Http2Connection, Http2Error, Opened, TooLarge
+from extender.http2 import Cancelled, Ended, Event, Head, Http2Connection, Opened, TooLarge
 from extender.logs import line
 from extender.verbs import CLIENT_GONE, Reply, Verb, Verbs, text, too_large, too_slow
 from kube.api.clock import Clock
+from kube.api.http2_frames import Http2Error
 
 log = logging.getLogger(__name__)
 

@@ -11,17 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.http2 import (
-    PREFACE,
-    Cancelled,
-    Code,
-    Ended,
-    Head,
-    Http2Connection,
-    Http2Error,
-    Opened,
-    TooLarge,
-)
+from extender.http2 import Cancelled, Ended, Head, Http2Connection, Opened, TooLarge
+from kube.api.http2_frames import PREFACE, Code, Http2Error
 
 JSON = "application/json"
 HEADERS = [
