@@ -103,7 +103,7 @@ class Core:
 
     def pod_group_changed(self, group: PodGroup, now: float) -> list[Effect]:
         key = f"{group.metadata.namespace}/{group.metadata.name}"
-        group_status.seen(self._world, key, group)
+        group_status.seen(self._world, key, group, now)
         self._world.touch(key)
         return self._settle(now)
 

@@ -129,6 +129,7 @@ def _forgotten(world: World, gang: Gang, now: float) -> bool:
     world.claims.pop(gang.key, None)
     world.hungry.pop(gang.key, None)
     del world.gangs[gang.key]
+    group_status.forget(world, gang, now)
     return True
 
 

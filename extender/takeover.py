@@ -4,7 +4,7 @@ Everything is rebuilt from the caches: half-bound gangs first, for their members
 without the rest; then dispatched ones, whose pods are on their way; then Reserved; each by age.
 """
 
-from extender import barrier, gate, life, places, reservations
+from extender import barrier, gate, group_status, life, places, reservations
 from extender.effects import Outcome
 from extender.gangs import Gang
 from extender.ledger import Holder
@@ -17,6 +17,7 @@ _KEPT = (Timer.UNKNOWN, Timer.UNSEEN, Timer.TOMBSTONES)
 
 def take_over(world: World, now: float) -> None:
     world.deciding = True
+    group_status.all_again(world, now)
     for key, held in world.reservations.items():
         spec = held.reservation.spec
         if held.refused:

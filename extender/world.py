@@ -54,8 +54,12 @@ class World:
         self.gangs: dict[str, Gang] = {}
         self.pod_groups: dict[str, PodGroup] = {}
         """By `namespace/name`."""
-        self.group_writes: dict[str, PodGroupStatus] = {}
-        """PodGroup -> the last status that was asked for."""
+        self.group_writes: dict[str, tuple[PodGroupStatus, ...]] = {}
+        """PodGroup -> the last statuses that were asked for."""
+        self.group_of_hub: dict[str, str] = {}
+        """Gang of the hub -> its PodGroup, there or not ..."""
+        self.hub_gangs: dict[str, dict[str, None]] = {}
+        """... and back: attempts of a job share it."""
         self.group_writers: set[str] = set()
         """PodGroups whose status somebody else writes."""
         self.reservations: dict[str, Held] = {}
@@ -201,6 +205,7 @@ class World:
             "members": sum(len(gang.members) for gang in self.gangs.values()),
             "pod_groups": len(self.pod_groups),
             "group_writes": len(self.group_writes) + len(self.group_writers),
+            "group_of_hub": len(self.group_of_hub) + len(self.hub_gangs),
             "reservations": len(self.reservations),
             "rooms": len(self.ledger.rooms),
             "charges": len(self.ledger.charges),
