@@ -117,6 +117,7 @@ class Admission:
                 min_member=spec.min_member,
                 priority=spec.priority,
                 queued_at=spec.queued_at,
+                hand_made=reading.queue,
                 constraint=f"{reading.constraint}|{excluded}",
             )
         )

@@ -10,6 +10,7 @@ from dispatcher.job_reader import read_job
 from dispatcher.jobs import Job
 from dispatcher.observations import HubJobView, Intent
 from dispatcher.policies import Policy, match
+from dispatcher.queues import QUEUE_NAME, choose_queue
 from dispatcher.quota import Ask, ask_for
 from dispatcher.quota_tree import NO_TREE, Tree, allowed_quotas, home
 from kube.objects.meta import Json, ObjectMeta
@@ -21,6 +22,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
     policies: Sequence[Policy] = ()
     tree: Tree = NO_TREE
+    queues: Mapping[str, Json] = {}
+    """Hand-made ones, by name."""
     namespace_annotations: Mapping[str, str] = {}
     priority_classes: Mapping[str, int] = {}
     default_priority: int = 0
@@ -35,6 +38,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     intent: Intent | None = None
     ask: Ask | None = None
     """None: not through the quota tree, or no quota is its own (view.hold)."""
+    queue: str = ""
+    """The hand-made queue it waits in; "": its quota's own."""
     warnings: tuple[str, ...] = ()
     constraint: str = ""
     """Digest of what else decides where the gang fits: equal digests and components fit alike."""
@@ -69,6 +74,10 @@ def read(metadata: ObjectMeta, document: Json, around: Surroundings, current_pol
     if policy is None:
         return Reading(view=view, job=job, warnings=reading.warnings)
     ask, hold = _ask(job, policy, around)
+    queue = ""
+    if ask is not None:
+        chosen = choose_queue(job.annotations.get(QUEUE_NAME, ""), ask.path, around.queues)
+        queue, hold = chosen.name, chosen.reason
     if policy.dispatching_suspended:
         hold = f"PropagationPolicy {policy.name} suspends dispatching"
     intent = Intent(
@@ -85,6 +94,7 @@ def read(metadata: ObjectMeta, document: Json, around: Surroundings, current_pol
         policy=policy,
         intent=intent,
         ask=ask,
+        queue=queue,
         warnings=reading.warnings,
         constraint=_constraint(job, policy),
     )

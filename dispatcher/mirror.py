@@ -146,7 +146,7 @@ class Mirror:
             self._speak(job, binding, waiting, reading)
         wrote |= await self._binding_status(binding, waiting)
         if job is not None and binding.spec.queued:
-            wrote |= await self._unit(self._store.get(key) or binding)
+            wrote |= await self._unit(self._store.get(key) or binding, reading)
         return wrote
 
     def _copy_status(self, binding: ResourceBinding) -> Json | None:
@@ -226,11 +226,11 @@ class Mirror:
             for warning in reading.warnings:
                 self._events.record(regarding, "Warning", "JobWarning", warning)
 
-    async def _unit(self, binding: ResourceBinding) -> bool:
+    async def _unit(self, binding: ResourceBinding, reading: Reading | None) -> bool:
         meta = binding.metadata
         name = queue_unit_name(meta.name)
         there = self._watches.queue_units.get(meta.namespace, name)
-        desired = desired_queue_unit(binding)
+        desired = desired_queue_unit(binding, queue=reading.queue if reading is not None else "")
         wrote = False
         if there is None:
             try:

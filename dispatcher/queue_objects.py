@@ -8,7 +8,7 @@ import msgspec
 
 from dispatcher.hub_watches import HubWatches, parsed
 from dispatcher.queue_names import queue_name
-from dispatcher.queueing import QueueSettings, Waiting
+from dispatcher.queueing import QueueSettings, Waiting, hand_made_key
 from dispatcher.queues import is_ours, queue_changes, queue_items, settings_by_path
 from dispatcher.readings import Readings
 from kube.api.api import QUEUES, Api
@@ -45,6 +45,7 @@ class QueueObjects:
         self._call_seconds = call_seconds
         self._positions = positions
         self._configure = configure
+        self._configured: set[Path] = set()
         self._dirty = asyncio.Event()
         watches.queues.subscribe(lambda *_: self._dirty.set())
 
@@ -61,8 +62,12 @@ class QueueObjects:
         while True:
             await self._dirty.wait()
             self._dirty.clear()
-            for path, settings in settings_by_path(self._readings.tree, self._documents()).items():
-                self._configure(path, settings)
+            settings = settings_by_path(self._readings.tree, self._documents())
+            for path in self._configured - settings.keys():
+                self._configure(path, QueueSettings())
+            for path, each in settings.items():
+                self._configure(path, each)
+            self._configured = set(settings)
             try:
                 await self._sync()
             except ApiError as error:
@@ -100,9 +105,15 @@ class QueueObjects:
     async def _show_items(self) -> None:
         while True:
             await self._clock.sleep(self._every)
-            for path in list(self._readings.tree.nodes):
-                queue = self._watches.queues.get(QUEUE_NAMESPACE, queue_name(path))
-                if queue is None or not is_ours(queue.document(QUEUES)):
+            shown = [(path, queue_name(path)) for path in self._readings.tree.nodes]
+            shown += [
+                (hand_made_key(queue.metadata.name), queue.metadata.name)
+                for queue in self._watches.queues
+                if not is_ours(queue.document(QUEUES))
+            ]
+            for path, name in shown:
+                queue = self._watches.queues.get(QUEUE_NAMESPACE, name)
+                if queue is None:
                     continue
                 items = queue_items(self._positions(path))
                 before = parsed(queue.status) or {}

@@ -54,8 +54,8 @@ def _condition(binding: ResourceBinding, type_: str) -> tuple[str, str]:
     return next(((each.status, each.message) for each in binding.status.conditions if each.type == type_), ("", ""))
 
 
-def desired_queue_unit(binding: ResourceBinding, *, priority_class: str = "") -> Json:
-    """QueueUnit without status, owned by the job."""
+def desired_queue_unit(binding: ResourceBinding, *, queue: str = "", priority_class: str = "") -> Json:
+    """QueueUnit without status, owned by the job. `queue`: the hand-made one it waits in."""
     spec, job = binding.spec, binding.spec.job
     asked = format_resources(_total(spec.components))
     unit: Json = {
@@ -76,8 +76,8 @@ def desired_queue_unit(binding: ResourceBinding, *, priority_class: str = "") ->
     }
     if priority_class:
         unit["priorityClassName"] = priority_class
-    if spec.quota:
-        unit["queue"] = queue_name(spec.quota.split("/"))
+    if queue or spec.quota:
+        unit["queue"] = queue or queue_name(spec.quota.split("/"))
     return {
         "apiVersion": "scheduling.x-k8s.io/v1alpha1",
         "kind": "QueueUnit",

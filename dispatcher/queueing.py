@@ -27,6 +27,11 @@ SortKey = tuple[int, bool, str, str, str, str]
 """Priority (highest first), non-preemptible first, age, namespace, name, id: Kube Queue's order in a queue."""
 
 
+def hand_made_key(name: str) -> NodePath:
+    """Where `Pending` keeps a hand-made queue: no path of a tree, because there every node has a name."""
+    return ("", name)
+
+
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     binding_id: str
     namespace: str
@@ -38,11 +43,19 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     queued_at: str
     """RFC 3339 with microseconds; compared as text."""
+    hand_made: str = ""
+    """Name of the hand-made queue it waits in; "": its quota's own."""
     constraint: str = ""
     """Whatever else makes two jobs unlike for placement (policy, templates' demands, exclusions): a digest."""
 
     @property
     def queue(self) -> NodePath:
+        if self.hand_made:
+            return hand_made_key(self.hand_made)
+        return self.ask.path if self.ask else ()
+
+    @property
+    def quota(self) -> NodePath:
         return self.ask.path if self.ask else ()
 
     @property
@@ -56,7 +69,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
         amounts = tuple(sorted(self.ask.amounts.items())) if self.ask else ()
         needs = tuple((c.name, c.replicas, c.min_replicas, tuple(sorted(c.request.items()))) for c in self.components)
         preemptible = self.ask.preemptible if self.ask else True
-        return (self.queue, amounts, preemptible, needs, self.min_member, self.constraint)
+        return (self.queue, self.quota, amounts, preemptible, needs, self.min_member, self.constraint)
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,7 +329,8 @@ class Pending:
         head = self._head(path, queue)
         if head is not None:
             priority = self._settings.get(path, DEFAULTS).priority
-            heapq.heappush(heads, (min(1.0, ledger.share(path)), -priority, head, path))
+            quota = self._jobs[head[-1]].quota
+            heapq.heappush(heads, (min(1.0, ledger.share(quota)), -priority, head, path))
 
     def _head(self, path: NodePath, queue: _Queue) -> SortKey | None:
         """The queue's next job to try; None if there is none or its first job blocks it."""
@@ -339,7 +353,8 @@ class Pending:
         if group.parked or not self._blocks(waiting.queue, queue) or queue.order[0] == waiting.sort_key:
             return ""
         first = self._jobs[queue.order[0][-1]]
-        return f"queue {'/'.join(waiting.queue)}: behind {first.namespace}/{first.name}, which blocks the queue"
+        queue_title = waiting.hand_made or "/".join(waiting.queue)
+        return f"queue {queue_title}: behind {first.namespace}/{first.name}, which blocks the queue"
 
     def _park_for_quota(self, group: _Class, blocked: Blocked) -> None:
         self._unpark(group)

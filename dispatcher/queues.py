@@ -12,14 +12,16 @@ import msgspec
 from dispatcher.documents import at, deep_copy, mapping, string_map, text, whole
 from dispatcher.queue_names import queue_name
 from dispatcher.queue_units import queue_unit_name
-from dispatcher.queueing import QueuePolicy, QueueSettings, Waiting
-from dispatcher.quota_tree import QuotaNode, Tree
+from dispatcher.queueing import QueuePolicy, QueueSettings, Waiting, hand_made_key
+from dispatcher.quota_tree import AVAILABLE_QUOTA, NodePath, QuotaNode, Tree, allowed_quotas
 from kube.objects.binding import binding_name
 from kube.objects.meta import Json
 from kube.objects.names import QUEUE_NAMESPACE
 
 CREATED_BY = "create-by-kubequeue"
 """Label, value "true", on the queues that follow the tree."""
+QUEUE_NAME = "kube-queue/queue-name"
+"""Annotation of a job: the hand-made queue it waits in."""
 QUOTA = "kube-queue/quota-fullname"
 PARENT_QUOTA = "kube-queue/parent-quota-fullname"
 
@@ -108,9 +110,42 @@ def _policy(value: Any) -> QueuePolicy:
 
 
 def settings_by_path(tree: Tree, queues: Iterable[Json]) -> dict[tuple[str, ...], QueueSettings]:
-    """For `Pending.configure`: what is set on the queue of each node."""
-    by_name: Mapping[str, Json] = {text(at(queue, ("metadata", "name"))): queue for queue in queues if is_ours(queue)}
-    return {path: queue_settings(by_name.get(queue_name(path), {})) for path in tree.nodes}
+    """For `Pending.configure`: what is set on the queue of each node, and on hand-made ones (`hand_made_key`)."""
+    ours: dict[str, Json] = {}
+    hand_made: dict[tuple[str, ...], QueueSettings] = {}
+    for queue in queues:
+        name = text(at(queue, ("metadata", "name")))
+        if is_ours(queue):
+            ours[name] = queue
+        else:
+            hand_made[hand_made_key(name)] = queue_settings(queue)
+    return {path: queue_settings(ours.get(queue_name(path), {})) for path in tree.nodes} | hand_made
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The hand-made queue a job waits in ("": its quota's own), or why it is held."""
+
+    name: str
+    reason: str = ""
+
+
+def choose_queue(name: str, path: NodePath, queues: Mapping[str, Json]) -> Chosen:
+    """`name`: the job's annotation kube-queue/queue-name. `queues`: hand-made ones by name. A queue takes the jobs of
+    the quotas in its annotation kube-queue/available-quota, comma separated, or "*" for all."""
+    if not name or name == queue_name(path):
+        return Chosen("")
+    queue = queues.get(name)
+    if queue is None:
+        return Chosen(
+            "", f"held: there is no queue {QUEUE_NAMESPACE}/{name}: make it, or correct annotation {QUEUE_NAME}"
+        )
+    available = set(allowed_quotas(string_map(at(queue, ("metadata", "annotations")))))
+    if not available & {"*", path[-1], "/".join(path)}:
+        return Chosen(
+            "", f"held: queue {name!r} does not take jobs of quota {'/'.join(path)}: name it in the queue's annotation "
+            f"{AVAILABLE_QUOTA}"
+        )  # fmt: skip
+    return Chosen(name)
 
 
 def queue_items(waiting: Sequence[Waiting], limit: int = 100) -> Json:

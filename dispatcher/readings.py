@@ -8,10 +8,12 @@ from dispatcher.hub_watches import HubWatches, MetadataOnly, Undecoded
 from dispatcher.intents import Reading, Surroundings, read
 from dispatcher.jobs import Problem
 from dispatcher.policies import Policy, read_policy
+from dispatcher.queues import is_ours
 from dispatcher.quota_tree import NO_TREE, Tree, choose_tree, read_tree
-from kube.api.api import POLICIES, PYTORCH_JOBS, QUOTA_TREES
+from kube.api.api import POLICIES, PYTORCH_JOBS, QUEUES, QUOTA_TREES
 from kube.api.reflector import Change
 from kube.objects.classes import PriorityClass
+from kube.objects.meta import Json
 
 Key = tuple[str, str]
 
@@ -41,6 +43,8 @@ class Readings:
         self._on_jobs = on_jobs
         self._on_tree = on_tree
         self._policies: dict[str, dict[str, PolicyState]] = {}
+        self._queues: dict[str, Json] = {}
+        """Hand-made ones."""
         self._classes: dict[str, int] = {}
         self._default_priority = 0
         self._epoch = 0
@@ -52,6 +56,7 @@ class Readings:
         watches.trees.subscribe(self._tree_changed)
         watches.namespaces.subscribe(self._namespace_changed)
         watches.priority_classes.subscribe(self._class_changed)
+        watches.queues.subscribe(self._queue_changed)
         watches.jobs.subscribe(self._job_changed)
 
     @property
@@ -91,6 +96,7 @@ class Readings:
         return Surroundings(
             policies=[s.policy for s in self._policies.get(namespace, {}).values() if s.policy is not None],
             tree=self.tree,
+            queues=self._queues,
             namespace_annotations=(there.metadata.annotations or {}) if there else {},
             priority_classes=self._classes,
             default_priority=self._default_priority,
@@ -123,6 +129,15 @@ class Readings:
     def _namespace_changed(self, _: Change, old: MetadataOnly | None, new: MetadataOnly | None) -> None:
         if old is None or new is None or old.metadata.annotations != new.metadata.annotations:
             self._changed((new or old).metadata.name if new or old else "")  # type: ignore[union-attr]
+
+    def _queue_changed(self, _: Change, old: Undecoded | None, new: Undecoded | None) -> None:
+        found = (new or old).document(QUEUES) if new or old else {}  # type: ignore[union-attr]
+        name = found["metadata"]["name"]
+        before = self._queues.pop(name, None)
+        if new is not None and not is_ours(found):
+            self._queues[name] = {"metadata": {"annotations": found["metadata"].get("annotations") or {}}}
+        if before != self._queues.get(name):
+            self._changed("")
 
     def _class_changed(self, _: Change, old: PriorityClass | None, new: PriorityClass | None) -> None:
         if old is not None:

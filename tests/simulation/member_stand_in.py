@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from kube.api.api import CAPACITIES, CRDS, LEASES, PODS, PYTORCH_JOBS, RESERVATIONS
+from kube.api.api import CAPACITIES, CRDS, LEASES, PODS, PYTORCH_JOBS, RESERVATIONS, Resource
 from tests.simulation.apiserver import ApiServer
-from tests.simulation.apiserver_store import Change, Doc
+from tests.simulation.apiserver_store import Change, Doc, kind_of
 
 GPU = "nvidia.com/gpu"
 RUN_FOR = "sim/run-for"
@@ -78,7 +78,7 @@ class MemberStandIn:
 
     def _look(self) -> None:
         before = (self.free(), self._claimant, sorted(self.taken))
-        reservations = {doc["metadata"]["name"]: doc for doc in self.server.docs(RESERVATIONS, "muster-system")}
+        reservations = {doc["metadata"]["name"]: doc for doc in _docs(self.server, RESERVATIONS, "muster-system")}
         for name in [name for name in self.taken if name not in reservations and not self._pods_of(name)]:
             del self.taken[name]
         if self._claimant not in reservations:
@@ -147,7 +147,7 @@ class MemberStandIn:
 
     def _operate(self, reservations: dict[str, Doc]) -> None:
         now = asyncio.get_running_loop().time()
-        copies = {_attempt(doc): doc for doc in self.server.docs(PYTORCH_JOBS)}
+        copies = {_attempt(doc): doc for doc in _docs(self.server, PYTORCH_JOBS)}
         for attempt, copy in copies.items():
             reservation = reservations.get(attempt)
             admitted = reservation is not None and reservation["spec"].get("state") == "Dispatched"
@@ -157,7 +157,7 @@ class MemberStandIn:
                 self._finish(attempt, copy)
         for attempt in [attempt for attempt in self._ends if attempt not in copies]:
             del self._ends[attempt]
-        for pod in self.server.docs(PODS):
+        for pod in _docs(self.server, PODS):
             key = (pod["metadata"]["namespace"], pod["metadata"]["name"])
             if _attempt(pod) not in copies and self._ending.setdefault(key, now + GRACE) <= now:
                 del self._ending[key]
@@ -184,7 +184,7 @@ class MemberStandIn:
 
     def _finish(self, attempt: str, copy: Doc) -> None:
         del self._ends[attempt]
-        for pod in self.server.docs(PODS, copy["metadata"]["namespace"]):
+        for pod in _docs(self.server, PODS, copy["metadata"]["namespace"]):
             if _attempt(pod) == attempt:
                 ended = {"status": {"phase": "Succeeded"}}
                 self.server.patch(PODS, pod["metadata"]["name"], ended, pod["metadata"]["namespace"], "status")
@@ -216,7 +216,12 @@ class MemberStandIn:
         self.server.patch(PYTORCH_JOBS, metadata["name"], {"status": status}, metadata["namespace"], "status")
 
     def _pods_of(self, attempt: str) -> bool:
-        return any(_attempt(pod) == attempt for pod in self.server.docs(PODS))
+        return any(_attempt(pod) == attempt for pod in _docs(self.server, PODS))
+
+
+def _docs(server: ApiServer, resource: Resource, namespace: str = "") -> list[Doc]:
+    """As they are in the store, to be read only."""
+    return [stored.doc for _, stored in server.store.all(kind_of(resource), namespace)]
 
 
 def _pods(copy: Doc) -> Iterator[tuple[str, int, Doc]]:

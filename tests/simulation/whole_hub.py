@@ -30,7 +30,7 @@ from tests.simulation.apiserver import ApiServer
 from tests.simulation.apiserver_client import SimulatedApi
 from tests.simulation.apiserver_controllers import Controllers
 from tests.simulation.apiserver_faults import Faults
-from tests.simulation.apiserver_store import Doc
+from tests.simulation.apiserver_store import Doc, kind_of
 from tests.simulation.clock import VirtualClock, until
 from tests.simulation.member_stand_in import GPU, RUN_FOR, MemberStandIn
 
@@ -164,8 +164,15 @@ class WholeHub:
     def binding(self, namespace: str, name: str) -> Doc | None:
         return self.hub.doc(BINDINGS, f"{name}-pytorchjob", namespace)
 
+    def _bindings(self, namespace: str = "") -> list[Doc]:
+        """As they are in the store, to be read only."""
+        return [stored.doc for _, stored in self.hub.store.all(kind_of(BINDINGS), namespace)]
+
     def phase(self, namespace: str, name: str) -> str:
         return str((self.binding(namespace, name) or {}).get("status", {}).get("phase", ""))
+
+    def is_in(self, phase: str, namespace: str, name: str) -> bool:
+        return self.phase(namespace, name) == phase
 
     def message(self, namespace: str, name: str) -> str:
         conditions = (self.binding(namespace, name) or {}).get("status", {}).get("conditions", [])
@@ -174,7 +181,7 @@ class WholeHub:
     def in_phase(self, phase: str, namespace: str = "") -> list[str]:
         return sorted(
             doc["spec"]["job"]["name"]
-            for doc in self.hub.docs(BINDINGS, namespace)
+            for doc in self._bindings(namespace)
             if doc.get("status", {}).get("phase") == phase
         )
 
@@ -190,7 +197,7 @@ class WholeHub:
     def charged(self) -> dict[str, int]:
         """Full queue name -> GPUs charged by all bindings below it, from the durable records alone."""
         used: dict[str, int] = {}
-        for doc in self.hub.docs(BINDINGS):
+        for doc in self._bindings():
             charge = doc["spec"].get("charge")
             if charge is None:
                 continue

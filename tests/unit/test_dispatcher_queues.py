@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 from dispatcher.documents import deep_copy
 from dispatcher.queue_names import queue_name
 from dispatcher.queue_units import desired_queue_unit, queue_unit_status, unit_state
-from dispatcher.queueing import QueueSettings, Waiting
-from dispatcher.queues import desired_queues, queue_changes, queue_items, queue_settings, settings_by_path
+from dispatcher.queueing import Pending, QueueSettings, Waiting, hand_made_key
+from dispatcher.queues import (
+    Chosen,
+    choose_queue,
+    desired_queues,
+    queue_changes,
+    queue_items,
+    queue_settings,
+    settings_by_path,
+)
 from dispatcher.quota_tree import NO_TREE
 from kube.objects.binding import (
     Attempt,
@@ -21,7 +29,7 @@ from kube.objects.binding import (
     binding_name,
 )
 from kube.objects.meta import Condition, ObjectMeta
-from tests.unit.dispatcher_objects import a_tree, example, quota_node, read
+from tests.unit.dispatcher_objects import A, B, a_ledger, a_tree, a_waiting, an_ask, example, quota_node, read
 
 NOW = "2026-03-01T12:00:00Z"
 TREE = a_tree(example("elasticquotatree.yaml")["spec"]["root"])
@@ -288,3 +296,54 @@ def test_a_tree_of_many_nodes_makes_as_many_queues() -> None:
     tree = a_tree(quota_node("root", *(quota_node(f"team-{n}") for n in range(40))))
 
     assert len({queue["metadata"]["name"] for queue in desired_queues(tree)}) == 41
+
+
+# --- hand-made queues
+
+
+@pytest.mark.parametrize(
+    ("available", "taken"),
+    [("child-2", True), ("root/child-2", True), ("*", True), ("other, child-2", True), ("other", False), ("", False)],
+)
+def test_a_hand_made_queue_takes_the_jobs_of_the_quotas_it_names(available: str, taken: bool) -> None:
+    queues = {"research": {"metadata": {"annotations": {"kube-queue/available-quota": available}}}}
+    chosen = choose_queue("research", ("root", "child-2"), queues)
+    assert chosen.name == ("research" if taken else "")
+    assert bool(chosen.reason) != taken
+    if not taken:
+        assert "does not take jobs of quota root/child-2" in chosen.reason
+
+
+def test_without_the_annotation_or_with_its_quotas_own_queue_a_job_waits_there() -> None:
+    assert choose_queue("", ("root",), {}) == Chosen("")
+    assert choose_queue(queue_name(("root", "child-2")), ("root", "child-2"), {}) == Chosen("")
+    assert "there is no queue kube-queue/gone" in choose_queue("gone", ("root",), {}).reason
+
+
+def test_settings_of_hand_made_queues_count_too() -> None:
+    queue = {"metadata": {"name": "research"}, "spec": {"queuePolicy": "Block", "priority": 3}}
+    settings = settings_by_path(a_tree(quota_node("root")), [queue])
+    assert settings == {
+        ("root",): QueueSettings(),
+        hand_made_key("research"): QueueSettings(policy="Block", priority=3),
+    }
+
+
+def test_f9_a_hand_made_queue_that_blocks_holds_only_its_own_jobs() -> None:
+    """Two quotas' jobs wait in it; its first asks for more than its quota has. A job of that quota that waits in the
+    quota's own queue goes on."""
+    limit = {"nvidia.com/gpu": 4}
+    leaves = [quota_node("a", max={"nvidia.com/gpu": 1}), quota_node("b")]
+    ledger = a_ledger(quota_node("root", *leaves, min=limit, max=limit))
+    queue = Pending()
+    queue.configure(hand_made_key("research"), QueueSettings(policy="Block"))
+    queue.put(a_waiting("big", an_ask(A, gpu=2), at="t0", hand_made="research"))
+    queue.put(a_waiting("behind", an_ask(B, gpu=1), at="t1", hand_made="research"))
+    queue.put(a_waiting("own", an_ask(A, gpu=1), at="t2"))
+    admitted = []
+    while (found := queue.next(ledger)) is not None:
+        admitted.append(found.name)
+        queue.discard(found.name)
+    assert admitted == ["own"]
+    assert queue.reason("behind")[1] == "queue research: behind ns/big, which blocks the queue"
+    assert [w.name for w in queue.positions(hand_made_key("research"))] == ["big", "behind"]
