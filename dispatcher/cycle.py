@@ -28,6 +28,7 @@ from dispatcher.options import Options
 from dispatcher.orphan_sweep import OrphanSweep
 from dispatcher.queue_objects import QueueObjects
 from dispatcher.readings import Readings
+from dispatcher.restore_guard import RestoreGuard
 from dispatcher.step_metrics import StepMetrics
 from dispatcher.stepper import Stepper
 from dispatcher.steps import AwaitAdmission, MemberStep, Record, Step, Wait
@@ -149,9 +150,13 @@ class Cycle:
             on_lost=self._lost,
         )
         self._round: list[Key] = []
+        self._restore = RestoreGuard(
+            hub, self.fleet, identity, call_seconds=options.hub_call_seconds, on_raised=self._incarnation_raised
+        )
         self._lost_jobs: dict[str, set[str]] = {}
         self.watches.bindings.subscribe(self.store.on_watch)
         self.watches.jobs.subscribe(self._job_changed)
+        self.watches.queue_units.subscribe(self._unit_changed)
         self.store.subscribe(self._binding_changed)
 
     @property
@@ -205,6 +210,13 @@ class Cycle:
             on_report=self._member_reported,
         )
 
+    def _incarnation_raised(self, identity: HubIdentity) -> None:
+        self._identity = identity
+        for member in self.fleet:
+            member.identify(identity)
+        self.admission.due = True
+        self.stepper.wake()
+
     # --- events
 
     def _touch_all(self) -> None:
@@ -217,6 +229,13 @@ class Cycle:
         job = new or old
         if self._open and job is not None:
             self.stepper.touch(job.metadata.key)
+
+    def _unit_changed(self, _: Change, old: Undecoded | None, new: Undecoded | None) -> None:
+        """Somebody answered an admission check: all else in it is ours."""
+        owner = next(iter(new.metadata.owner_references), None) if new else None
+        if new is None or owner is None or not self._open or b"admissionChecks" not in bytes(new.status):
+            return
+        self.stepper.touch((new.metadata.namespace, owner.name))
 
     def _binding_changed(self, key: Key, _: ResourceBinding | None, new: ResourceBinding | None) -> None:
         if new is None:
@@ -291,7 +310,7 @@ class Cycle:
             if step.change == "Evicting" and attempt is not None and attempt.then != "Delete":
                 self._object_events.warn_job(key, "Evicted", f"taken back from {attempt.cluster}: {attempt.message}")
             if step.exclude:
-                self.admission.refused(step.spec.job_id, step.exclude, step.why)
+                self.admission.refused(step.spec.job_id, step.exclude, step.why.removeprefix(f"{step.exclude}: "))
         if learnt.refusal:
             log.warning("%s/%s: refused: %s", *key, learnt.refusal)
         for warning in learnt.warnings:
@@ -317,7 +336,7 @@ class Cycle:
     # --- admission
 
     def _admit_soon(self) -> None:
-        if not self._admitting and self._open and self.admission.due:
+        if not self._admitting and self._open and self.admission.due and not self._restore.shut:
             self._admitting = True
             self._tasks.create_task(self._admit(), name="admission")
 
@@ -360,6 +379,7 @@ class Cycle:
             self._metrics.show_members({name: (v.ready, v.report_age) for name, v in verdicts.items()})
             self._show_queues()
             self._refresh_reasons()
+            await self._restore.look()
             self.admission.time_passed()
             self.stepper.wake()
             await self._clock.sleep(LOOK_SECONDS)

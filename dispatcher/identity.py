@@ -41,6 +41,11 @@ class ConfigMap(msgspec.Struct, rename="camel", kw_only=True):
 async def take_over(api: Api, *, timeout: float) -> HubIdentity:
     """The hub's id (made if missing) with the incarnation raised by one. Raises ApiError, and ValueError for a
     ConfigMap that was damaged by hand: making a new id would orphan every running job."""
+    return await raise_above(api, 0, timeout=timeout)
+
+
+async def raise_above(api: Api, incarnation: int, *, timeout: float) -> HubIdentity:
+    """As `take_over`, to a higher incarnation than `incarnation` and than any before."""
     fresh = ConfigMap(
         metadata=ObjectMeta(name=CONFIG_MAP, namespace=MUSTER_NAMESPACE),
         data={HUB_ID_KEY: f"hub-{_random(12)}", INCARNATION_KEY: "0"},
@@ -54,12 +59,13 @@ async def take_over(api: Api, *, timeout: float) -> HubIdentity:
                 f"{INCARNATION_KEY}: restore it from a backup; the id is in annotation muster.dev/hub-id of every "
                 "object in the members"
             )
-        raised = msgspec.structs.replace(found, data=found.data | {INCARNATION_KEY: str(int(count) + 1)})
+        higher = max(int(count), incarnation) + 1
+        raised = msgspec.structs.replace(found, data=found.data | {INCARNATION_KEY: str(higher)})
         try:
             await replace(api, CONFIG_MAPS, raised, timeout=timeout)
         except Conflict:
             continue
-        return HubIdentity(hub_id, int(count) + 1)
+        return HubIdentity(hub_id, higher)
 
 
 def mint_job_id(job_name: str) -> str:

@@ -94,6 +94,9 @@ class Member:
         self.version = cluster.status.version
         self.dialect = ""
         self.capacity = CapacityStatus()
+        self._hub_lease: Heartbeat | None = None
+        self._hub_lease_refused = False
+        """The Lease shows another hub, or a later incarnation than ours."""
         self.shown_incarnation = 0
         """Highest that this member's hub Lease has shown: above ours proves that the hub was restored (rule 18)."""
         self.calls = asyncio.Semaphore(options.member_calls)
@@ -126,6 +129,10 @@ class Member:
         """None while there is no connection to try."""
         return self._api
 
+    def identify(self, identity: HubIdentity) -> None:
+        """The hub goes on as another incarnation."""
+        self._identity = identity
+
     def configure(self, cluster: MemberCluster, kubeconfig: bytes | None) -> None:
         namespaces_before = self.cluster.spec.create_namespaces
         self.cluster = cluster
@@ -136,11 +143,7 @@ class Member:
 
     def verdict(self) -> Verdict:
         """As of now; tells `on_state` when it is another than at the last look."""
-        self.health.unsynced = tuple(
-            f"{r.resource.plural} ({r.trouble})" if r.trouble else r.resource.plural
-            for r in self._reflectors
-            if not r.synced.is_set()
-        ) or (() if self._reflectors else ("everything",))
+        self.health.unsynced = self._unread()
         now = self._clock.monotonic()
         found = judge(self.health, now, self._periods)
         before, self._verdict = self._verdict, found
@@ -151,6 +154,18 @@ class Member:
                 self._not_ready_since = now
             self._on_state(self.name)
         return found
+
+    def _unread(self) -> tuple[str, ...]:
+        if not self._reflectors:
+            return ("everything",)
+        unread = [
+            f"{r.resource.plural} ({r.trouble})" if r.trouble else r.resource.plural
+            for r in self._reflectors
+            if not r.synced.is_set()
+        ]
+        # Nothing is done in a member before it has been told our incarnation: else it could not witness a restore.
+        told = self._hub_lease is not None and self._hub_lease.renewed_at is not None
+        return tuple(unread if told or self._hub_lease_refused else [*unread, f"Lease {HUB_LEASE}"])
 
     def view(self) -> MemberView:
         """Without anything of a job: connection and identity."""
@@ -261,7 +276,7 @@ class Member:
         watched.append(crds)
         self._reflectors = tuple(watched)
         self._api = api
-        hub_lease = Heartbeat(
+        self._hub_lease = hub_lease = Heartbeat(
             api,
             self._clock,
             name=HUB_LEASE,
@@ -345,12 +360,14 @@ class Member:
         other = there.get(HUB_ID, "")
         if other and other != self._identity.hub_id:
             lease = f"{MUSTER_NAMESPACE}/{HUB_LEASE}"
+            self._hub_lease_refused = True
             self.health.other_hub = f"it belongs to another hub ({other}); to take it over, remove Lease {lease} there"
             return None
         self.health.other_hub = ""
         shown = there.get(HUB_INCARNATION, "")
         self.shown_incarnation = max(self.shown_incarnation, digits(shown) or 0)
-        if self.shown_incarnation > self._identity.incarnation:
+        self._hub_lease_refused = self.shown_incarnation > self._identity.incarnation
+        if self._hub_lease_refused:
             return None
         return {HUB_ID: self._identity.hub_id, HUB_INCARNATION: str(self._identity.incarnation)}
 

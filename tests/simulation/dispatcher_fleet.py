@@ -115,7 +115,13 @@ class PlayedFleet:
         self.clients, self._task, self.dispatcher = {}, None, None
 
     async def ready(self, within: float = 60.0) -> None:
-        await self.until(lambda: self.dispatcher is not None and self.dispatcher.not_ready() == "", within)
+        """The latest dispatcher leads and decides (one that was killed leaves its lease behind)."""
+        await self.until(
+            lambda: (
+                self.dispatcher is not None and self.dispatcher.cycle is not None and not self.dispatcher.not_ready()
+            ),
+            within,
+        )
 
     async def members_ready(self) -> None:
         """Every member has shown a heartbeat and a report."""
