@@ -168,7 +168,10 @@ class Actions:
         )
         if intent is not None:
             spec = msgspec.structs.replace(spec, **msgspec.structs.asdict(intent))
-        binding = ResourceBinding(metadata=ObjectMeta(name=binding_name(key[1]), namespace=key[0]), spec=spec)
+        # The finalizer: whoever deletes the namespace, or the binding by hand, does not delete what is known of a job
+        # that still runs somewhere.
+        meta = ObjectMeta(name=binding_name(key[1]), namespace=key[0], finalizers=[FINALIZER])
+        binding = ResourceBinding(metadata=meta, spec=spec)
         made, _ = await create_or_read(self._hub, BINDINGS, binding, timeout=self._options.hub_call_seconds)
         self._store.put(made)
         return Learnt()
@@ -188,13 +191,16 @@ class Actions:
             return Learnt(stale=True)
         meta = known.metadata
         try:
+            if FINALIZER in meta.finalizers:
+                left = [f for f in meta.finalizers if f != FINALIZER]
+                freed = msgspec.structs.replace(known, metadata=msgspec.structs.replace(meta, finalizers=left))
+                meta = (await replace(self._hub, BINDINGS, freed, timeout=self._options.hub_call_seconds)).metadata
             await delete_if_there(
                 self._hub, BINDINGS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version,
                 timeout=self._options.hub_call_seconds,
             )  # fmt: skip
-        except Conflict:
-            await self.refresh(key)
-            return Learnt(stale=True)
+        except (Conflict, NotFound):
+            return await self.refresh(key)
         self._store.removed(known)
         return Learnt(binding_gone=True)
 

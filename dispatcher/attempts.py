@@ -310,7 +310,7 @@ def _placed(spec: BindingSpec, attempt: Attempt, member: MemberView, view: View,
                 return DeleteCopy(member.cluster, member.copy.uid, member.copy.resource_version)
             return _evict(
                 spec, attempt, "NameTaken",
-                f"{member.cluster} has another {spec.job.kind} of this name, which muster did not make", then="Queue",
+                f"another {spec.job.kind} of this name is there, which muster did not make", then="Queue",
             )  # fmt: skip
         if _edited(spec, view):
             return _evict(spec, attempt, "Changed", "the job was edited before it was dispatched", then="Queue")
@@ -356,10 +356,13 @@ def _evicting(spec: BindingSpec, attempt: Attempt, member: MemberView, now: date
 def _released(spec: BindingSpec, attempt: Attempt) -> Step:
     if spec.deleting:
         return RemoveBinding()
-    excluded = spec.excluded
-    if attempt.reason in EXCLUDING and attempt.cluster not in excluded:
+    excluded, exclude = spec.excluded, attempt.reason in EXCLUDING
+    if exclude and attempt.cluster not in excluded:
         excluded = [*excluded, attempt.cluster]
-    return _record("Released", spec, attempt=None, charge=None, excluded=excluded, why=attempt.message)
+    return _record(
+        "Released", spec, attempt=None, charge=None, excluded=excluded, why=attempt.message,
+        exclude=attempt.cluster if exclude else "",
+    )  # fmt: skip
 
 
 def _finished(spec: BindingSpec, attempt: Attempt, member: MemberView, view: View, now: datetime) -> Step:

@@ -6,11 +6,11 @@ import pytest
 
 from dispatcher import attempts
 from dispatcher.steps import Step
-from kube.api.api import BINDINGS, POD_GROUPS, PODS, PYTORCH_JOBS
+from kube.api.api import BINDINGS, NAMESPACES, POD_GROUPS, PODS, PYTORCH_JOBS, RESERVATIONS
 from kube.objects.binding import BindingSpec
 from tests.simulation.apiserver_store import Doc
 from tests.simulation.clock import settled, until, virtual
-from tests.simulation.whole_hub import WholeHub, gone
+from tests.simulation.whole_hub import WholeHub, gone, job
 
 NAME = "train-pytorchjob"
 
@@ -37,6 +37,17 @@ def places(world: WholeHub, name: str = "train") -> list[str]:
     return [m for m, member in world.members.items() if member.server.doc(PYTORCH_JOBS, name, "team") is not None]
 
 
+def lose_binding(world: WholeHub) -> None:
+    """A finalizer holds it: somebody insists."""
+    world.hub.patch(BINDINGS, NAME, {"metadata": {"finalizers": None}}, "team")
+    world.hub.delete(BINDINGS, NAME, "team")
+
+
+def nothing_left(world: WholeHub) -> bool:
+    kinds = (PYTORCH_JOBS, PODS, POD_GROUPS, RESERVATIONS)
+    return not any(member.server.docs(kind) for member in world.members.values() for kind in kinds)
+
+
 async def alive(world: WholeHub) -> None:
     """Another job is still handled by the same process."""
     assert world.dispatcher is not None
@@ -48,11 +59,59 @@ async def alive(world: WholeHub) -> None:
 
 
 @virtual
-async def test_a_running_job_whose_binding_is_removed_is_found_again_and_does_not_run_twice():
+async def test_a_binding_that_is_deleted_by_hand_stays_as_long_as_its_job():
     world = two_members()
     async with world.running():
         before = await running(world)
         world.hub.delete(BINDINGS, NAME, "team")
+        await settled(60)
+        assert (world.binding("team", "train") or {})["spec"] == before
+        await world.restart()
+        await settled(60)
+        assert world.phase("team", "train") == "Running"
+        world.delete("team", "train")
+        await gone(lambda: world.binding("team", "train"))
+        assert nothing_left(world)
+
+
+@pytest.mark.parametrize("first", ["job", "binding"])
+@virtual
+async def test_a_namespace_that_goes_takes_its_jobs_out_of_the_members(first: str):
+    """The namespace controller deletes all kinds in any order, and nothing new can be made there."""
+    world = two_members()
+    async with world.running():
+        await running(world)
+        steps = [lambda: world.delete("team", "train"), lambda: world.hub.delete(BINDINGS, NAME, "team")]
+        for step in steps if first == "job" else reversed(steps):
+            step()
+            await settled(0.5)
+        await gone(lambda: world.hub.doc(PYTORCH_JOBS, "train", "team"))
+        await gone(lambda: world.binding("team", "train"))
+        assert nothing_left(world)
+
+
+@virtual
+async def test_a_name_that_is_taken_in_every_member_is_tried_ever_less_and_the_user_is_told():
+    world = two_members()
+    for member in world.members.values():
+        member.server.create(NAMESPACES, {"metadata": {"name": "team"}}, "")
+        member.server.create(PYTORCH_JOBS, job("team", "train"), "team")
+    async with world.running():
+        world.submit("team", "train", pods=2)
+        await settled(600)
+        epochs = (world.binding("team", "train") or {})["spec"]["lastEpoch"]
+        assert epochs <= 20, "pauses double"
+        taken = "another PyTorchJob of this name is there, which muster did not make"
+        assert world.message("team", "train") == f"m1: {taken}; m2: {taken}"
+        assert places(world) == ["m1", "m2"], "and theirs are left alone"
+
+
+@virtual
+async def test_a_running_job_whose_binding_is_removed_is_found_again_and_does_not_run_twice():
+    world = two_members()
+    async with world.running():
+        before = await running(world)
+        lose_binding(world)
         await until(lambda: (world.binding("team", "train") or {}).get("spec", {}).get("attempt") is not None, 60)
         after = (world.binding("team", "train") or {})["spec"]
         assert (after["id"], after["attempt"]["cluster"], after["attempt"]["state"]) == (
@@ -63,8 +122,7 @@ async def test_a_running_job_whose_binding_is_removed_is_found_again_and_does_no
         world.delete("team", "train")
         await gone(lambda: world.binding("team", "train"))
         await settled(60)
-        for member in world.members.values():
-            assert not [*member.server.docs(PYTORCH_JOBS), *member.server.docs(PODS), *member.server.docs(POD_GROUPS)]
+        assert nothing_left(world)
 
 
 @virtual
@@ -73,7 +131,7 @@ async def test_a_finished_job_whose_binding_is_removed_does_not_run_again():
     async with world.running():
         before = await running(world, run_for=10.0)
         await until(lambda: world.phase("team", "train") == "Succeeded", 60)
-        world.hub.delete(BINDINGS, NAME, "team")
+        lose_binding(world)
         await until(lambda: world.phase("team", "train") == "Succeeded", 60)
         await settled(60)
         assert places(world) == [before["attempt"]["cluster"]]
