@@ -11,22 +11,20 @@ from dataclasses import dataclass, field
 from random import Random
 
 from hack.fleet.fleet import Cluster, Fleet
-from tests.fleet.replay import cpus_of, gaps, overcommits
+from tests.fleet.replay import bindings, cpus_of, longest_gap, overcommits
 from tests.fleet.stories import (
     Json,
     assert_bound_once,
-    bindings_posted,
     gang_pod,
     plain_pod,
     pod_group,
     pods,
     posting,
-    seconds_between,
 )
 
 GANGS, PLAIN = 40, 20
 SMALLEST, LARGEST = 2, 8
-ARRIVAL_SECONDS = 8.0
+ARRIVAL_SECONDS = 6.0
 LOOK_SECONDS = 0.25
 SETTLE_SECONDS = 240.0
 """Above the hold of a bind call (75 s) plus that of a Binding without answer (60 s), on two busy cores."""
@@ -96,6 +94,10 @@ class Round:
         works: list[Callable[[], None]] = [self._arrive]
         for process in (EXTENDER, SCHEDULER):
             works.append(functools.partial(self._mistreat, [f for f in plan if f.process == process]))
+        with contextlib.closing(self.member.rest()) as self._rest:
+            self._play(works)
+
+    def _play(self, works: list[Callable[[], None]]) -> None:
         problems: list[BaseException] = []
         threads = [threading.Thread(target=_kept(work, problems), daemon=True) for work in works]
         for thread in threads:
@@ -121,15 +123,13 @@ class Round:
             if gang not in self.removed and bound[gang] != size
         }
         assert partial == {}
-        events = bindings_posted(self.member, self.namespace, self.since)
+        every = [e for e in self.member.audit_events(self.since) if e.namespace == self.namespace]
+        events = bindings(every)
         assert_bound_once(events)
         assert {e.name for e in events} == {p["metadata"]["name"] for p in self.posted}
-        every = self.member.audit_events(self.since)
         assert overcommits(every, cpus_of(self.posted), sizes) == []
         assert [e for e in every if e.subresource == "eviction"] == []
-        of_gangs = gaps(events, {gang: size for gang, size in self.gangs.items() if size > 1})
-        longest = max(seconds_between(bindings[0], bindings[-1]) for bindings in of_gangs.values())
-        print(f"\n  {len(events)} Bindings; the longest from a gang's first to its last: {longest:.2f} s")
+        print(f"\n  {len(events)} Bindings; the longest from a gang's first to its last: {longest_gap(events):.2f} s")
 
     # --- the load ---
 
@@ -161,7 +161,8 @@ class Round:
     def _look(self) -> None:
         """Notes what is whole, and takes away what has been so for a while, to make room for what waits."""
         now = time.monotonic()
-        bound = Counter(_gang(p) for p in pods(self.member, self.namespace) if p["spec"].get("nodeName"))
+        there = self._rest.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        bound = Counter(_gang(p) for p in there if p["spec"].get("nodeName"))
         for gang, size in list(self.gangs.items()):
             if gang not in self.removed and bound[gang] == size:
                 self.landed.setdefault(gang, now)
@@ -173,10 +174,9 @@ class Round:
 
     def _remove(self, gang: str) -> None:
         self.removed.add(gang)
-        with contextlib.closing(self.member.rest()) as rest:
-            rest.delete(f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{self.namespace}/podgroups/{gang}")
-            for index in range(self.gangs[gang]):
-                rest.delete(f"/api/v1/namespaces/{self.namespace}/pods/{gang}-{index}", grace_seconds=0)
+        self._rest.delete(f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{self.namespace}/podgroups/{gang}")
+        for index in range(self.gangs[gang]):
+            self._rest.delete(f"/api/v1/namespaces/{self.namespace}/pods/{gang}-{index}", grace_seconds=0)
 
     def _what_waits(self) -> str:
         waiting = [p for p in pods(self.member, self.namespace) if not p["spec"].get("nodeName")]

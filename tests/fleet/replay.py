@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hack.fleet.audit import AuditEvent
-from tests.fleet.stories import Json, requested_cpu
+from tests.fleet.stories import Json, requested_cpu, seconds_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,18 @@ class Overcommit:
     """Whose Binding made it too much."""
 
 
+def bindings(events: Iterable[AuditEvent]) -> list[AuditEvent]:
+    """The Bindings that took effect, in the order of their answers.
+
+    201, and for a pod without one a 504: its sender was killed or cut off meanwhile, but the API server had stored it.
+    """
+    found = [e for e in events if e.target == "pods/binding"]
+    certain = [e for e in found if e.code == 201]
+    known = {(e.namespace, e.name) for e in certain}
+    uncertain = {(e.namespace, e.name): e for e in found if e.code == 504 and (e.namespace, e.name) not in known}
+    return sorted([*certain, *uncertain.values()], key=lambda e: e.completed)
+
+
 def overcommits(events: Iterable[AuditEvent], cpus: Mapping[str, int], sizes: Mapping[str, int]) -> list[Overcommit]:
     """Moments at which a node had given more whole CPUs than it has.
 
@@ -27,19 +39,19 @@ def overcommits(events: Iterable[AuditEvent], cpus: Mapping[str, int], sizes: Ma
 
     A Binding counts from when its answer was sent, a deletion from when its request came: what is found is certain.
     """
-    moments = []
-    for event in events:
-        pod = f"{event.namespace}/{event.name}"
-        if event.resource != "pods" or pod not in cpus:
-            continue
-        if event.target == "pods/binding" and event.code == 201:
-            moments.append((event.completed, 1, pod, event.node))
-        elif event.target == "pods" and event.verb == "delete" and event.code == 200:
-            moments.append((event.time, 0, pod, ""))
+    events = list(events)
+    moments = [(e.completed, 1, f"{e.namespace}/{e.name}", e.node) for e in bindings(events)]
+    moments += [
+        (e.time, 0, f"{e.namespace}/{e.name}", "")
+        for e in events
+        if e.target == "pods" and e.verb == "delete" and e.code == 200
+    ]
     given: Counter[str] = Counter()
     where: dict[str, str] = {}
     found = []
     for when, begins, pod, node in sorted(moments):
+        if pod not in cpus:
+            continue
         if begins:
             where[pod] = node
             given[node] += cpus[pod]
@@ -55,11 +67,9 @@ def cpus_of(pods: Iterable[Json]) -> dict[str, int]:
     return {f"{p['metadata']['namespace']}/{p['metadata']['name']}": requested_cpu(p) for p in pods}
 
 
-def gaps(events: Iterable[AuditEvent], sizes: Mapping[str, int]) -> dict[str, list[AuditEvent]]:
-    """Gang -> its successful Bindings in order; gang: the pods' name up to the last dash. sizes: gang -> members."""
-    found: dict[str, list[AuditEvent]] = {gang: [] for gang in sizes}
-    for event in sorted(events, key=lambda e: e.completed):
-        gang = event.name.rpartition("-")[0]
-        if gang in found and event.target == "pods/binding" and event.code == 201:
-            found[gang].append(event)
-    return found
+def longest_gap(events: Iterable[AuditEvent]) -> float:
+    """Seconds from a gang's first Binding to its last, the longest; gang: the pods' name up to the last dash."""
+    found: dict[str, list[AuditEvent]] = {}
+    for event in events:
+        found.setdefault(event.name.rpartition("-")[0], []).append(event)
+    return max((seconds_between(of_gang[0], of_gang[-1]) for of_gang in found.values()), default=0.0)

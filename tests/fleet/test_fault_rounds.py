@@ -9,8 +9,8 @@ from hack.fleet.spec import NodeShape
 from tests.fleet.conftest import SetNodes
 from tests.fleet.fault_rounds import Round
 
-NODES, CPUS = 20, 8
-SHORT = 3
+NODES, CPUS = 30, 8
+SHORT = 2
 LONG = 50
 
 

@@ -14,7 +14,7 @@ from hack.fleet.fleet import Cluster, Fleet, Process, wait_for
 from hack.fleet.spec import MemberSpec, NodeShape
 from tests.fleet.answers import Answers
 from tests.fleet.conftest import DEFAULT_NODES, SetNodes, lone_member
-from tests.fleet.replay import cpus_of, overcommits
+from tests.fleet.replay import bindings, cpus_of, overcommits
 from tests.fleet.stories import (
     GENEROUS,
     Json,
@@ -109,11 +109,11 @@ class Stage:
 
     def judge(self) -> None:
         """Each pod was bound once, by the extenders; no node ever had too much; nobody was evicted."""
-        events = bindings_posted(self.member, self.namespace, self.since)
+        every = [e for e in self.member.audit_events(self.since) if e.namespace == self.namespace]
+        events = bindings(every)
         assert_bound_once(events)
         assert sorted(e.name for e in events) == sorted(p["metadata"]["name"] for p in self.posted)
         sizes = {n["metadata"]["name"]: CPUS for n in self.member.get("/api/v1/nodes")["items"]}
-        every = self.member.audit_events(self.since)
         assert overcommits(every, cpus_of(self.posted), sizes) == []
         assert [e for e in every if e.subresource == "eviction"] == []
 
