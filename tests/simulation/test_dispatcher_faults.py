@@ -243,7 +243,6 @@ async def test_orphans_of_a_lost_hub_are_left_running_and_dead_leftovers_removed
         await fleet.kill()
         hub_id = (fleet.binding("train") or {})["spec"]["hubID"]
         fleet.hub.patch(BINDINGS, "train-pytorchjob", {"metadata": {"finalizers": None}}, "default")
-        fleet.hub.patch(BINDINGS, "train-pytorchjob", {"metadata": {"finalizers": None}}, "default")
         fleet.hub.delete(BINDINGS, "train-pytorchjob", "default")
         fleet.hub.patch(PYTORCH_JOBS, "train", {"metadata": {"finalizers": None}}, "default")
         fleet.delete("train")
