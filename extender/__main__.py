@@ -45,6 +45,7 @@ async def _run(options: Options) -> None:
         watch_seconds=options.watch_timeout,
         # More than Bindings take, so that a lease or a status never waits behind a gang.
         connections=options.bind_concurrency + 16,
+        multiplex=True,
     )
     agent = f"muster-extender/{release}"
     api = (

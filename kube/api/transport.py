@@ -15,6 +15,7 @@ from kube.api.addresses import GuardedResolver
 from kube.api.backoff import Backoff
 from kube.api.connection import Connection
 from kube.api.errors import StatusError, TooManyRequests, Unreachable
+from kube.api.multiplexed import MultiplexedCalls, NotSpoken
 from kube.api.status import error_of
 
 JSON = "application/json"
@@ -42,6 +43,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     that many connections."""
     read_attempts: int = 4
     """Tries of one get, list or read_path answered 429 or 503 with Retry-After, within call_seconds."""
+    multiplex: bool = False
+    """Writes share one HTTP/2 connection, where the server speaks it and no proxy is in the way: for bursts of them."""
     max_body_bytes: int = 64 << 20
     max_line_bytes: int = 8 << 20
 
@@ -75,10 +78,13 @@ class Transport:
         self._closed = False
         self._server_hostname = connection.tls_server_name or None
         self._call_timeout = aiohttp.ClientTimeout(total=None, sock_connect=options.connect_seconds)
+        self._multiplexed = self._multiplexed_calls() if options.multiplex else None
 
     async def close(self) -> None:
         """For good: calls from now on are Unreachable."""
         self._closed = True
+        if self._multiplexed is not None:
+            await self._multiplexed.close()
         if self._session is not None:
             await self._session.close()
 
@@ -138,6 +144,12 @@ class Transport:
         """One request, its answer's body. Raises ApiError."""
         seconds = self.options.call_seconds if timeout is None else timeout
         try:
+            if self._multiplexed is not None and body is not None:
+                try:
+                    async with asyncio.timeout(seconds), self._turns:
+                        return await self._call_multiplexed(self._multiplexed, method, path, body, headers or {})
+                except NotSpoken:
+                    self._multiplexed = None
             async with (
                 asyncio.timeout(seconds),
                 self._turns,
@@ -179,12 +191,44 @@ class Transport:
                 raise error
             renewed = True
 
+    def _multiplexed_calls(self) -> MultiplexedCalls | None:
+        connection, url = self._connection, URL(self.server)
+        if connection.ssl_context is None or connection.proxy or connection.guard_addresses or not url.host:
+            return None
+        return MultiplexedCalls(
+            url.host,
+            url.port or 443,
+            connection.ssl_context,
+            server_name=connection.tls_server_name,
+            connect_seconds=self.options.connect_seconds,
+            max_body=self.options.max_body_bytes,
+            prepare=lambda transport: _keep_alive(transport.get_extra_info("socket")),
+        )
+
+    async def _call_multiplexed(
+        self, calls: MultiplexedCalls, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> bytes:
+        """As `call`; raises NotSpoken when the server has no HTTP/2."""
+        if self._closed:
+            raise Unreachable(f"{method} {self.server}: the client is closed")
+        fields = [("user-agent", self._user_agent), ("accept", JSON)]
+        fields += [(name.lower(), value) for name, value in (*self._headers, *headers.items())]
+        path = URL(self.server).raw_path.rstrip("/") + path
+        authorization = self._connection.authorization
+        renewed = False
+        while True:
+            value = await authorization.current()
+            answer = await calls.call(method, path, [*fields, ("authorization", value)] if value else fields, body)
+            if answer.status < 300:
+                return answer.body
+            error = _error_of(answer.status, answer.body, answer.headers.get("retry-after", ""))
+            if error.code != 401 or renewed or not await authorization.renewed(value):
+                raise error
+            renewed = True
+
     async def _refusal(self, response: aiohttp.ClientResponse) -> StatusError:
-        if response.status < 400:
-            return error_of(response.status, b"redirects are not followed: name the API server itself")
-        retry_after = response.headers.get("Retry-After", "")
-        body = await _body(response, self.options.max_body_bytes)
-        return error_of(response.status, body, float(retry_after) if retry_after.isdecimal() else None)
+        body = await _body(response, self.options.max_body_bytes) if response.status >= 400 else b""
+        return _error_of(response.status, body, response.headers.get("Retry-After", ""))
 
     @asynccontextmanager
     async def watch(
@@ -221,6 +265,12 @@ class Transport:
             raise _unreachable("WATCH", self.server, path, error, silence_seconds) from error
 
 
+def _error_of(status: int, body: bytes, retry_after: str) -> StatusError:
+    if status < 400:
+        return error_of(status, b"redirects are not followed: name the API server itself")
+    return error_of(status, body, float(retry_after) if retry_after.isdecimal() else None)
+
+
 async def _body(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """All of it, or Unreachable past `limit` bytes: what does not stop is not an API server's answer."""
     length = response.content_length
@@ -249,8 +299,12 @@ def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     made.setblocking(False)
+    _keep_alive(made)
+    return made
+
+
+def _keep_alive(made: socket.socket) -> None:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000)):
         if hasattr(socket, option):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return made
