@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from dispatcher.observations import CopyView, End, HubJobView, MemberView, Stray, View
+from dispatcher.observations import CopyView, End, HubJobView, MemberView, ReservationView, Stray, View
 from dispatcher.steps import (
     AwaitAdmission,
     Change,
@@ -50,6 +50,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """A reservation not judged by then is given up: the extender is down."""
     silence_seconds: float = 15.0
     """An attempt before Scheduled in a member that stays unreachable this long is given up."""
+    checks_seconds: float = 3600.0
+    """Others' admission checks that are pending for so long give quota and room back."""
     renew_seconds: float = 20.0
     """How often the TTL of a pending claim is restarted; below a third of it."""
 
@@ -262,6 +264,8 @@ def _reserving(
         if reservation.state == "Refused" or reservation.deleting:
             return _requeue(spec, attempt, "Refused", reservation.message or reservation.reason, exclude=True)
         if reservation.state in ("Reserved", "Landed"):
+            if view.checks_failed or view.checks_pending:
+                return _checked(spec, attempt, reservation, view, limits)
             return _record("Scheduled", spec, attempt=_moved(attempt, "Scheduled", now))  # [2]
     overdue = view.waited >= limits.answer_seconds
     if reservation is not None and reservation.claim:
@@ -278,6 +282,23 @@ def _reserving(
         reason="AwaitingAnswer",
         message=f"waiting for {attempt.cluster} to reserve",
         wake_after=limits.answer_seconds - view.waited,
+    )
+
+
+def _checked(spec: BindingSpec, attempt: Attempt, reservation: ReservationView, view: View, limits: Limits) -> Step:
+    """Quota and room are held while others' admission checks are pending; a check that failed gives both back."""
+    if view.checks_failed:
+        return _requeue(spec, attempt, "AdmissionCheck", f"admission check failed: {view.checks_failed}", exclude=True)
+    if view.waited >= limits.checks_seconds:
+        text = f"no answer of admission check {view.checks_pending} within {limits.checks_seconds:.0f}s"
+        return _requeue(spec, attempt, "AdmissionCheck", text, exclude=True)
+    due = int(view.waited // limits.renew_seconds)
+    if reservation.renewals < due:
+        return RenewReservation(attempt.cluster, attempt.epoch, reservation.resource_version, due)
+    return Wait(
+        reason="AwaitingAnswer",
+        message=f"room is reserved; waiting for admission check {view.checks_pending}",
+        wake_after=limits.renew_seconds,
     )
 
 

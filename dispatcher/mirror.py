@@ -249,16 +249,20 @@ class Mirror:
                 return wrote
             return True
         before = parsed(there.status) if there is not None else None
-        wanted = queue_unit_status(binding, before, self._now())
+        wanted = queue_unit_status(binding, before, self._now(), self._readings.needed_checks(reading))
         if wanted == (before or {}):
             return wrote
+        changed: Json = {"status": {k: v for k, v in wanted.items() if v != (before or {}).get(k)}}
+        if there is not None and "admissionChecks" in changed["status"]:
+            # Others write that list too: theirs must not be overwritten by what was read before it.
+            changed["metadata"] = {"resourceVersion": there.metadata.resource_version}
         try:
-            patch = msgspec.json.encode({"status": wanted})
+            patch = msgspec.json.encode(changed)
             await self._hub.patch(
                 QUEUE_UNITS, name, patch, meta.namespace, subresource="status", timeout=self._call_seconds
             )
-        except NotFound:
-            return wrote
+        except (Conflict, NotFound):
+            return wrote  # the watch brings the newer one, and with it another look
         return True
 
     async def _remove_unit(self, key: Key) -> bool:

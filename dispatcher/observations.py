@@ -137,5 +137,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     strays: tuple[Stray, ...] = ()
     intent: Intent | None = None
     """None: the job is missing, invalid or without a policy."""
+    checks_pending: str = ""
+    """Admission checks that others have not answered yet; "": none."""
+    checks_failed: str = ""
+    """Admission checks that others answered with Retry or Rejected; "": none."""
     waited: float = 0.0
     """Seconds this attempt has been in its state, on the hub's monotonic clock, as far as this process knows."""

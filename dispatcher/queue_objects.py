@@ -47,11 +47,19 @@ class QueueObjects:
         self._configure = configure
         self._configured: set[Path] = set()
         self._dirty = asyncio.Event()
-        watches.queues.subscribe(lambda *_: self._dirty.set())
+        watches.queues.subscribe(lambda *_: self.touch())
 
     def touch(self) -> None:
-        """The tree or the objects changed."""
+        """The tree or the objects changed. Settings are in force when this returns: nothing is admitted without."""
         self._dirty.set()
+        if not self._watches.queues.synced.is_set():
+            return
+        settings = settings_by_path(self._readings.tree, self._documents())
+        for path in self._configured - settings.keys():
+            self._configure(path, QueueSettings())
+        for path, each in settings.items():
+            self._configure(path, each)
+        self._configured = set(settings)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -62,12 +70,6 @@ class QueueObjects:
         while True:
             await self._dirty.wait()
             self._dirty.clear()
-            settings = settings_by_path(self._readings.tree, self._documents())
-            for path in self._configured - settings.keys():
-                self._configure(path, QueueSettings())
-            for path, each in settings.items():
-                self._configure(path, each)
-            self._configured = set(settings)
             try:
                 await self._sync()
             except ApiError as error:

@@ -311,6 +311,9 @@ class Stepper:
             waited = self._waited(key, spec.attempt.epoch, spec.attempt.state)
             if member is None or member.cluster != spec.attempt.cluster:
                 member = self._cached(key, spec, gone)
+        if spec.attempt is not None and spec.attempt.state == "Reserving":
+            checks = self._readings.checks(key, reading)
+            view = msgspec.structs.replace(view, checks_pending=checks.pending, checks_failed=checks.failed)
         return msgspec.structs.replace(view, member=member, strays=self._strays(spec, gone), waited=waited)
 
     def _waited(self, key: Key, epoch: int, state: str) -> float:

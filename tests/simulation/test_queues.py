@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kube.api.api import BINDINGS, EVENTS, PRIORITY_CLASSES, PYTORCH_JOBS
+from dispatcher.queue_names import queue_name
+from kube.api.api import BINDINGS, EVENTS, PRIORITY_CLASSES, PYTORCH_JOBS, QUEUE_UNITS, QUEUES
 from tests.simulation.apiserver_store import Change, Doc
 from tests.simulation.clock import run_virtual, settled, until, virtual
 from tests.simulation.whole_hub import WholeHub, node
@@ -369,6 +370,72 @@ async def test_f8_no_event_dispatches_a_held_job():
 
 
 @virtual
+async def test_admission_checks_of_others_are_waited_for_with_quota_and_room_held():
+    """The queue asks for a check: nothing is dispatched before somebody says Ready; Rejected gives all back; the job is
+    tried again, and the check is asked anew."""
+    world = two_teams()
+    queue, unit = queue_name(("root", "a")), "a0-pytorchjob-rb-qu"
+    async with world.running():
+        await until(lambda: world.hub.doc(QUEUES, queue, "kube-queue") is not None)
+        world.hub.patch(QUEUES, queue, {"spec": {"admissionChecks": [{"name": "budget"}]}}, "kube-queue")
+        await settled(1)
+        world.submit("team-a", "a0", pods=2)
+
+        def states() -> list[str]:
+            status = (world.hub.doc(QUEUE_UNITS, unit, "team-a") or {}).get("status", {})
+            return [check["state"] for check in status.get("admissionChecks", [])]
+
+        def answer(state: str) -> None:
+            status = {"admissionChecks": [{"name": "budget", "state": state}]}
+            world.hub.patch(QUEUE_UNITS, unit, {"status": status}, "team-a", "status")
+
+        await until(lambda: states() == ["Pending"], 30)
+        await settled(200)
+        assert world.phase("team-a", "a0") == "Reserving"
+        assert world.charged()["root"] == 2
+        assert not world.members["m1"].server.docs(PYTORCH_JOBS)
+        answer("Rejected")
+        await until(lambda: world.charged() == {}, 10)
+        await until(lambda: "admission check failed: budget: Rejected" in world.message("team-a", "a0"), 10)
+        await until(lambda: world.phase("team-a", "a0") == "Reserving" and states() == ["Pending"], 60)
+        answer("Ready")
+        await until(lambda: world.phase("team-a", "a0") == "Running", 30)
+
+
+@virtual
+async def test_a_job_waits_in_the_hand_made_queue_it_names():
+    """The queue blocks: its first job is too big, so the second waits behind it though its quota has room."""
+    world = two_teams(reclaim=False)
+    annotations = {"kube-queue/queue-name": "research"}
+    async with world.running():
+        world.submit("team-a", "big", pods=9, annotations=annotations)
+        await until(lambda: world.phase("team-a", "big") == "Held", 30)
+        assert "there is no queue kube-queue/research" in world.message("team-a", "big")
+        queue = {
+            "metadata": {"name": "research", "annotations": {"kube-queue/available-quota": "a"}},
+            "spec": {"queuePolicy": "Block"},
+        }
+        world.hub.create(QUEUES, queue, "kube-queue")
+        await until(lambda: world.phase("team-a", "big") == "Queued", 30)
+        await settled(1)  # ages count in seconds
+        world.submit("team-a", "behind", annotations=annotations)
+        world.submit("team-a", "beside")
+        await until(lambda: world.phase("team-a", "beside") == "Running", 30)
+        await until(lambda: "behind team-a/big" in world.message("team-a", "behind"), 30)
+        unit = world.hub.existing(QUEUE_UNITS, "behind-pytorchjob-rb-qu", "team-a")
+        assert unit["spec"]["queue"] == "research"
+
+        def items() -> int:
+            status = world.hub.existing(QUEUES, "research", "kube-queue").get("status", {})
+            return len(status.get("queueItemDetails", {}).get("active", []))
+
+        await until(lambda: items() == 2, 60)
+        assert world.hub.existing(QUEUES, "research", "kube-queue")["spec"] == {"queuePolicy": "Block"}
+        world.delete("team-a", "big")
+        await until(lambda: world.phase("team-a", "behind") == "Running", 30)
+
+
+@virtual
 async def test_f14_quota_is_charged_until_the_pods_are_gone():
     """B's job waits for quota while the victim's pods still end: the member's stand-in takes a second for that."""
     world = two_teams()
@@ -425,6 +492,23 @@ async def test_f15_a_restart_changes_nothing():
 
 def waves(landed: list[str]) -> list[list[str]]:
     return [landed[n : n + 4] for n in range(0, len(landed), 4)]
+
+
+@virtual
+async def test_f15_a_queue_that_blocks_does_so_after_a_restart_too():
+    world = two_teams(reclaim=False)
+    async with world.running():
+        await until(lambda: world.hub.doc(QUEUES, queue_name(("root", "a")), "kube-queue") is not None)
+        world.hub.patch(QUEUES, queue_name(("root", "a")), {"spec": {"queuePolicy": "Block"}}, "kube-queue")
+        await settled(1)
+        world.submit("team-a", "big", pods=9)
+        await settled(2)
+        world.submit("team-a", "small")
+        await settled(5)
+        for _ in range(3):
+            await world.restart()
+            await settled(5)
+        assert world.phase("team-a", "small") == "Queued"
 
 
 # Streams ----------------------------------------------------------------------------------------------------------
@@ -533,9 +617,9 @@ def recomputed(world: WholeHub) -> None:
         assert ledger.used(path) == {resource: units for resource, units in total.items() if units}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_streams_with_tree_edits_and_restarts_keep_invariant_4(seed):
-    stream(seed, steps=60)
+    stream(seed, steps=40)
 
 
 @pytest.mark.long

@@ -178,6 +178,19 @@ class TestReserving:
         assert step(spec("Reserving"), seen=member(reservation=claim), waited=41.0) == RenewReservation("c1", 1, "7", 2)
         assert isinstance(step(spec("Reserving"), seen=member(reservation=claim), waited=39.0), Wait)
 
+    def test_admission_checks_of_others_come_before_scheduled_with_the_room_kept(self):
+        room = member(reservation=reservation("Reserved", dispatched=False, renewals=1))
+        waiting = step(spec("Reserving"), seen=room, waited=39.0, checks_pending="budget")
+        assert isinstance(waiting, Wait)
+        assert waiting.message == "room is reserved; waiting for admission check budget"
+        assert step(spec("Reserving"), seen=room, waited=41.0, checks_pending="budget") == RenewReservation(
+            "c1", 1, "7", 2
+        )
+        late = step(spec("Reserving"), seen=room, waited=3600.0, checks_pending="budget")
+        assert recorded(late, "Requeued").charge is None
+        failed = recorded(step(spec("Reserving"), seen=room, checks_failed="budget: Rejected"), "Requeued")
+        assert (failed.charge, failed.excluded) == (None, ["c1"])
+
     def test_rule_18_a_copy_of_the_same_epoch_before_scheduled_is_adopted(self):
         found = recorded(step(spec("Reserving"), seen=member(copy=copy())), "Adopted")
         assert found.attempt is not None

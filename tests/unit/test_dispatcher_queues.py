@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from dispatcher.documents import deep_copy
 from dispatcher.queue_names import queue_name
-from dispatcher.queue_units import desired_queue_unit, queue_unit_status, unit_state
+from dispatcher.queue_units import (
+    Checks,
+    desired_queue_unit,
+    judge_checks,
+    needed_checks,
+    queue_unit_status,
+    unit_state,
+)
 from dispatcher.queueing import Pending, QueueSettings, Waiting, hand_made_key
 from dispatcher.queues import (
     Chosen,
@@ -347,3 +354,42 @@ def test_f9_a_hand_made_queue_that_blocks_holds_only_its_own_jobs() -> None:
     assert admitted == ["own"]
     assert queue.reason("behind")[1] == "queue research: behind ns/big, which blocks the queue"
     assert [w.name for w in queue.positions(hand_made_key("research"))] == ["big", "behind"]
+
+
+# --- admission checks
+
+
+def test_a_queue_asks_for_checks_of_the_jobs_that_their_selectors_take() -> None:
+    checks = [
+        {"name": "budget"},
+        {"name": "gpu-license", "labelSelector": {"matchLabels": {"team": "a"}}},
+        {"name": "unreadable", "labelSelector": {"matchExpressions": [{"key": "x", "operator": "Near"}]}},
+    ]
+    queue = {"spec": {"admissionChecks": checks}}
+    assert needed_checks(queue, {"team": "a"}) == ["budget", "gpu-license", "unreadable"]
+    assert needed_checks(queue, {"team": "b"}) == ["budget", "unreadable"]
+    assert needed_checks(None, {}) == []
+
+
+def test_checks_are_pending_until_somebody_says_ready() -> None:
+    def states(**checks: str) -> dict[str, Any]:
+        return {"admissionChecks": [{"name": name, "state": state} for name, state in checks.items()]}
+
+    assert judge_checks([], None) == Checks()
+    assert judge_checks(["budget"], None) == Checks(pending="budget")
+    assert judge_checks(["budget"], states(budget="Pending")) == Checks(pending="budget")
+    assert judge_checks(["budget"], states(budget="Ready")) == Checks()
+    assert judge_checks([], states(other="Pending")) == Checks(pending="other")
+    assert judge_checks(["budget"], states(budget="Rejected")) == Checks(failed="budget: Rejected")
+    said = {"admissionChecks": [{"name": "budget", "state": "Retry", "message": "spent"}]}
+    assert judge_checks(["budget"], said) == Checks(failed="budget: Retry (spent)")
+
+
+def test_needed_checks_are_listed_when_room_is_reserved_and_asked_again_after_a_failure() -> None:
+    reserved = a_binding(attempt=attempt("Reserving"))
+    status = queue_unit_status(reserved, None, NOW, ["budget"])
+    assert status["admissionChecks"] == [{"name": "budget", "state": "Pending"}]
+    answered = {**status, "admissionChecks": [{"name": "budget", "state": "Rejected", "message": "spent"}]}
+    assert queue_unit_status(reserved, answered, NOW, ["budget"]) == answered
+    again = queue_unit_status(a_binding(), answered, NOW, ["budget"])
+    assert again["admissionChecks"] == [{"name": "budget", "state": "Pending"}]
