@@ -19,15 +19,24 @@ def wanted_status(
     """None: what is there is right (but for times that say nothing new). `job` None: invalid, `problem` says why.
     `copy_status`: of the copy of the present attempt; None: not seen. `now`: RFC 3339."""
     before = mapping(existing)
-    if job is None:
+    if job is None and _placed(spec):
+        # Edited into something invalid after it was placed: what runs, or ran, is what was valid.
+        if not copy_status or not maps(copy_status.get("conditions")):
+            return None
+        wanted = hub_status(copy_status, None, now)
+    elif job is None:
         wanted = _invalid(problem, now)
     else:
         wanted = _base(before, job, spec, copy_status, now)
-        if spec.queued:
-            wanted = with_condition(wanted, _queuing(spec, now))
+    if spec.queued and (job is not None or _placed(spec)):
+        wanted = with_condition(wanted, _queuing(spec, now))
     if _timeless(wanted) == _timeless(before):
         return None
     return _keep_times(wanted, before)
+
+
+def _placed(spec: BindingSpec) -> bool:
+    return spec.result is not None or (spec.attempt is not None and spec.attempt.state != "Reserving")
 
 
 def _base(before: Json, job: Job, spec: BindingSpec, copy_status: Json | None, now: str) -> Json:

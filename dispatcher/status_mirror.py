@@ -96,20 +96,21 @@ def _condition(type_: str, reason: str, message: str, now: str, status: str = "T
     }
 
 
-def hub_status(member_status: Json | None, job: Job, now: str) -> Json:
+def hub_status(member_status: Json | None, job: Job | None, now: str) -> Json:
     """The hub job's status: the member's conditions re-ordered so that the last element is the true state (kubectl's
     STATE column prints `.status.conditions[-1:].type`, whatever that element's status), replicaStatuses, startTime,
     completionTime. Conditions and replicaStatuses are always there: older schemas require them. Without a member's
-    status it is the initial one; `now` (RFC 3339) is only used for that."""
+    status it is the initial one; `now` (RFC 3339) is only used for that. `job` None: as written now it is invalid, and
+    the member's status has conditions."""
     status = deep_copy(mapping(member_status))
     conditions = maps(status.get("conditions"))
-    if not conditions:
+    if not conditions and job is not None:
         initial = initial_status(job, now)
         return {**initial, "replicaStatuses": mapping(status.get("replicaStatuses")) or initial["replicaStatuses"]}
     mirrored: Json = {
         "conditions": state_last(conditions),
         "replicaStatuses": {
-            **{role.key: {} for role in job.roles},
+            **{role.key: {} for role in (job.roles if job is not None else ())},
             **mapping(status.get("replicaStatuses")),
         },
     }

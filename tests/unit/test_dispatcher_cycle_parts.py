@@ -192,6 +192,19 @@ class TestHubJobStatus:
         before = {"conditions": [{"type": "Running", "status": "True", "reason": "R", "message": "m"}]}
         assert wanted_status(before, JOB, "", spec("Landed"), None, "T2") is None
 
+    @pytest.mark.parametrize("queued", [False, True])
+    @pytest.mark.parametrize("placed", ["Scheduled", "Landed", "Evicting", "Finished"])
+    def test_an_edit_that_makes_it_invalid_does_not_hide_what_runs(self, placed, queued):
+        copy = {"conditions": [{"type": "Running", "status": "True", "reason": "R", "message": "m"}]}
+        running = wanted_status(None, JOB, "", spec(placed, queued=queued), copy, "T1")
+        assert running is not None
+        edited = wanted_status(running, None, "replicas 0", spec(placed, queued=queued), copy, "T2")
+        assert edited is None or state(edited) == "Running"
+        assert wanted_status(running, None, "replicas 0", spec(placed, queued=queued), None, "T2") is None, "silent"
+        before = wanted_status(None, None, "replicas 0", spec("Reserving", queued=queued), None, "T2")
+        assert before is not None
+        assert state(before) == "Invalid", "not placed: nothing runs"
+
     def test_a_recorded_end_is_shown_without_the_copy(self):
         done = Result(state="Failed", cluster="c1", epoch=1, message="lost", completion_time="2026-08-01T12:00:00.5Z")
         found = wanted_status(None, JOB, "", spec("Finished", result=done), None, "T1")
