@@ -42,7 +42,9 @@ from kube.objects.member_cluster import MemberCluster
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""How often members are judged and gauges set."""
+"""How often members are judged and their gauges set."""
+QUEUE_GAUGES_SECONDS = 5.0
+"""How often the queues' gauges are set: that counts every waiting job."""
 ADMIT_SECONDS = 0.05
 """At least between two passes of admission: events of one moment are answered together."""
 ITEMS_SECONDS = 15.0
@@ -178,6 +180,7 @@ class Cycle:
                 self._identity.incarnation, self._identity.hub_id, len(self.watches.jobs), len(self.store),
                 len(self.fleet),
             )  # fmt: skip
+            self.readings.recover_tree()
             self._open = True
             self._touch_all()
             self.queues.touch()
@@ -230,7 +233,7 @@ class Cycle:
         if self._open and job is not None:
             self.stepper.touch(job.metadata.key)
 
-    def _unit_changed(self, _: Change, old: Undecoded | None, new: Undecoded | None) -> None:
+    def _unit_changed(self, _: Change, __: Undecoded | None, new: Undecoded | None) -> None:
         """Somebody answered an admission check: all else in it is ours."""
         owner = next(iter(new.metadata.owner_references), None) if new else None
         if new is None or owner is None or not self._open or b"admissionChecks" not in bytes(new.status):
@@ -374,10 +377,13 @@ class Cycle:
         self._metrics.lost_jobs.labels(cluster).set(len(known))
 
     async def _look(self) -> None:
+        queues_at = -QUEUE_GAUGES_SECONDS
         while True:
             verdicts = {member.name: member.verdict() for member in self.fleet}
             self._metrics.show_members({name: (v.ready, v.report_age) for name, v in verdicts.items()})
-            self._show_queues()
+            if self._clock.monotonic() - queues_at >= QUEUE_GAUGES_SECONDS:
+                queues_at = self._clock.monotonic()
+                self._show_queues()
             self._refresh_reasons()
             await self._restore.look()
             self.admission.time_passed()
