@@ -13,7 +13,7 @@ from dispatcher.documents import at, deep_copy, mapping, string_map, text, whole
 from dispatcher.queue_names import queue_name
 from dispatcher.queue_units import queue_unit_name
 from dispatcher.queueing import QueuePolicy, QueueSettings, Waiting, hand_made_key
-from dispatcher.quota_tree import AVAILABLE_QUOTA, NodePath, QuotaNode, Tree, allowed_quotas
+from dispatcher.quota_tree import AVAILABLE_QUOTA, NodePath, QuotaNode, Tree, allowed_quotas, dump_tree, load_tree
 from kube.objects.binding import binding_name
 from kube.objects.meta import Json
 from kube.objects.names import QUEUE_NAMESPACE
@@ -24,6 +24,12 @@ QUEUE_NAME = "kube-queue/queue-name"
 """Annotation of a job: the hand-made queue it waits in."""
 QUOTA = "kube-queue/quota-fullname"
 PARENT_QUOTA = "kube-queue/parent-quota-fullname"
+
+
+TREE = "muster.dev/tree-in-force"
+"""On the root's queue: the last good tree. A process that starts while the tree is bad goes on with it."""
+LONGEST_TREE = 200_000
+"""Bytes; the API server takes 262144 of annotations in all."""
 
 
 class QueueChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +43,22 @@ class QueueChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 def desired_queues(tree: Tree) -> list[Json]:
     """One per node, root and parents included."""
-    return [_queue(node) for node in tree.nodes.values()]
+    queues = [_queue(node) for node in tree.nodes.values()]
+    if queues and len(dumped := dump_tree(tree)) <= LONGEST_TREE:
+        queues[0]["metadata"]["annotations"][TREE] = dumped
+    return queues
+
+
+def last_good_tree(queues: Iterable[Json]) -> Tree | None:
+    """As noted on the root's queue; None: nowhere."""
+    for queue in queues:
+        dumped = string_map(at(queue, ("metadata", "annotations"))).get(TREE)
+        if dumped and is_ours(queue):
+            try:
+                return load_tree(dumped)
+            except msgspec.DecodeError:
+                continue
+    return None
 
 
 def _queue(node: QuotaNode) -> Json:
@@ -90,7 +111,7 @@ def _repaired(known: Json, wanted: Json) -> Json | None:
     """The known queue with the quota's names as they should be; None if they are."""
     annotations = string_map(at(known, ("metadata", "annotations")))
     right = wanted["metadata"]["annotations"]
-    kept = {name: value for name, value in annotations.items() if name not in (QUOTA, PARENT_QUOTA)}
+    kept = {name: value for name, value in annotations.items() if name not in (QUOTA, PARENT_QUOTA, TREE)}
     if annotations == {**kept, **right}:
         return None
     repaired = deep_copy(known)

@@ -67,6 +67,21 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
 NO_TREE = Tree(nodes={})
 
 
+def dump_tree(tree: Tree) -> str:
+    """For `load_tree`: nodes alone, the rest follows from them."""
+    return msgspec.json.encode(list(tree.nodes.values())).decode()
+
+
+def load_tree(dumped: str) -> Tree:
+    """Raises msgspec.DecodeError, for what was edited by hand."""
+    nodes = msgspec.json.decode(dumped, type=list[QuotaNode])
+    return Tree(
+        nodes={node.path: node for node in nodes},
+        leaf_of={namespace: node.path for node in nodes for namespace in node.namespaces},
+        by_name={node.name: node.path for node in nodes},
+    )
+
+
 class TreeReading(msgspec.Struct, frozen=True, kw_only=True):
     tree: Tree | None
     """None if and only if there are problems."""

@@ -10,7 +10,7 @@ from dispatcher.jobs import Problem
 from dispatcher.policies import Policy, read_policy
 from dispatcher.queue_names import queue_name
 from dispatcher.queue_units import Checks, judge_checks, needed_checks, queue_unit_name
-from dispatcher.queues import is_ours
+from dispatcher.queues import is_ours, last_good_tree
 from dispatcher.quota_tree import NO_TREE, Tree, choose_tree, read_tree
 from kube.api.api import POLICIES, PYTORCH_JOBS, QUEUES, QUOTA_TREES
 from kube.api.reflector import Change
@@ -172,6 +172,17 @@ class Readings:
                 (c.value for c in self._watches.priority_classes if c.global_default), default=0
             )
             self._changed("")
+
+    def recover_tree(self) -> None:
+        """At the start, when all is read: a tree that is bad now was good before, and that one stays in force."""
+        state = self.tree_state
+        if state.source is None or not state.problems or state.tree != NO_TREE:
+            return
+        found = last_good_tree(queue.document(QUEUES) for queue in self._watches.queues)
+        if found is not None:
+            self.tree_state = msgspec.structs.replace(state, tree=found)
+            self._changed("")
+            self._on_tree()
 
     def _tree_changed(self, _: Change, old: Undecoded | None, new: Undecoded | None) -> None:
         if old is not None and new is not None and bytes(old.spec) == bytes(new.spec):

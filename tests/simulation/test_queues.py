@@ -325,6 +325,27 @@ async def test_k4_a_bad_tree_changes_nothing_and_says_what_is_wrong():
 
 
 @virtual
+async def test_k4_the_last_good_tree_stays_in_force_over_a_restart_with_its_queues_and_their_settings():
+    world = two_teams()
+    root, leaf = queue_name(("root",)), queue_name(("root", "a"))
+    async with world.running():
+        await team_a_has_it_all(world)
+        await until(lambda: world.hub.doc(QUEUES, leaf, "kube-queue") is not None)
+        world.hub.patch(QUEUES, leaf, {"spec": {"queuePolicy": "Block"}}, "kube-queue")
+        before = world.admission.ledger.tree
+        world.tree(teams(a=4, b=4) | {"min": {"nvidia.com/gpu": 6}})
+        await settled(5)
+        await world.restart()
+        await settled(30)
+        assert world.admission.ledger.tree.nodes == before.nodes
+        assert world.admission.ledger.used(("root", "a"))["nvidia.com/gpu"] == 8
+        assert world.hub.existing(QUEUES, leaf, "kube-queue")["spec"] == {"queuePolicy": "Block"}
+        assert world.hub.doc(QUEUES, root, "kube-queue") is not None
+        world.submit("team-b", "b0", pods=2)
+        await until(lambda: world.phase("team-b", "b0") == "Running", 60)
+
+
+@virtual
 async def test_k5_k6_a_leaf_that_moves_or_goes_keeps_its_jobs_charged_until_they_end():
     world = two_teams()
     async with world.running():

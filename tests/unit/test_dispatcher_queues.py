@@ -16,16 +16,18 @@ from dispatcher.queue_units import (
     unit_state,
 )
 from dispatcher.queueing import Pending, QueueSettings, Waiting, hand_made_key
+from dispatcher.queues import TREE as IN_FORCE
 from dispatcher.queues import (
     Chosen,
     choose_queue,
     desired_queues,
+    last_good_tree,
     queue_changes,
     queue_items,
     queue_settings,
     settings_by_path,
 )
-from dispatcher.quota_tree import NO_TREE
+from dispatcher.quota_tree import NO_TREE, load_tree
 from kube.objects.binding import (
     Attempt,
     BindingSpec,
@@ -96,6 +98,7 @@ def test_paths_that_look_alike_are_told_apart() -> None:
 def test_queues_carry_the_quotas_full_names() -> None:
     root, child = desired_queues(TREE)
 
+    assert load_tree(root["metadata"]["annotations"].pop(IN_FORCE)).nodes == TREE.nodes
     assert root["metadata"]["annotations"] == {"kube-queue/quota-fullname": "root"}
     assert child["metadata"] == {
         "name": queue_name(["root", "child-2"]),
@@ -303,6 +306,24 @@ def test_a_tree_of_many_nodes_makes_as_many_queues() -> None:
     tree = a_tree(quota_node("root", *(quota_node(f"team-{n}") for n in range(40))))
 
     assert len({queue["metadata"]["name"] for queue in desired_queues(tree)}) == 41
+
+
+# --- the last good tree
+
+
+def test_k4_the_last_good_tree_is_read_back_from_the_roots_queue() -> None:
+    found = last_good_tree(desired_queues(TREE))
+    assert found is not None
+    assert (found.nodes, found.leaf_of, found.by_name) == (TREE.nodes, TREE.leaf_of, TREE.by_name)
+
+
+def test_a_note_that_was_edited_or_is_not_ours_is_no_tree() -> None:
+    queues = desired_queues(TREE)
+    foreign = deep_copy(queues[0])
+    del foreign["metadata"]["labels"]
+    queues[0]["metadata"]["annotations"][IN_FORCE] = '[{"name": 3}]'
+    assert last_good_tree([queues[0], foreign]) is None
+    assert last_good_tree([]) is None
 
 
 # --- hand-made queues
