@@ -44,7 +44,7 @@ unit: setup
 	$(BIN)/python -m pytest -q tests/unit
 
 simulation: setup
-	$(BIN)/python -m pytest -q tests/simulation
+	$(BIN)/python -m pytest -q -m "not long" tests/simulation
 
 fleet: setup binaries
 	$(BIN)/python -m pytest -v -m "not long" tests/fleet
