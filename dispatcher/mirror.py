@@ -113,6 +113,10 @@ class Mirror:
                 pause = self._retry.failed(key, self._clock.monotonic())
                 log.info("%s/%s: status not written (%s); again in %.1fs", *key, error, pause)
                 self._tasks.create_task(self._later(key, pause))
+            except Exception:
+                # One job's status must not hold up all others, as an end of the process would, again and again.
+                log.exception("bug: the status of %s/%s cannot be told; the others go on", *key)
+                self._tasks.create_task(self._later(key, self._retry.failed(key, self._clock.monotonic())))
             finally:
                 self._busy.discard(key)
                 self._nudge.set()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import attempts
+from dispatcher import attempts, mirror
 from dispatcher.steps import Step
 from kube.api.api import BINDINGS, NAMESPACES, POD_GROUPS, PODS, PYTORCH_JOBS, RESERVATIONS
 from kube.objects.binding import BindingSpec
@@ -205,6 +205,25 @@ async def test_a_bug_met_by_one_job_holds_up_no_other(monkeypatch: pytest.Monkey
         await alive(world)
         assert world.phase("team", "train") != "Running"
         monkeypatch.setattr(attempts, "next_step", right)
+        await until(lambda: world.phase("team", "train") == "Running", 600)
+
+
+@virtual
+async def test_a_status_that_cannot_be_told_holds_up_no_other(monkeypatch: pytest.MonkeyPatch):
+    right = mirror.wanted_status
+
+    def stumbles(existing: Any, job: Any, problem: str, spec: BindingSpec, *rest: Any) -> Any:
+        if spec.job.name == "train":
+            raise KeyError("a bug")
+        return right(existing, job, problem, spec, *rest)
+
+    world = two_members()
+    async with world.running():
+        monkeypatch.setattr(mirror, "wanted_status", stumbles)
+        world.submit("team", "train", pods=2)
+        await alive(world)
+        assert world.phase("team", "train") == ""
+        monkeypatch.setattr(mirror, "wanted_status", right)
         await until(lambda: world.phase("team", "train") == "Running", 600)
 
 
