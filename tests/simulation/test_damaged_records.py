@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import attempts, mirror
+from dispatcher import attempts, hub_job_status, mirror
 from dispatcher.steps import Step
 from kube.api.api import BINDINGS, NAMESPACES, POD_GROUPS, PODS, PYTORCH_JOBS, RESERVATIONS
 from kube.objects.binding import BindingSpec
@@ -210,7 +210,7 @@ async def test_a_bug_met_by_one_job_holds_up_no_other(monkeypatch: pytest.Monkey
 
 @virtual
 async def test_a_status_that_cannot_be_told_holds_up_no_other(monkeypatch: pytest.MonkeyPatch):
-    right = mirror.wanted_status
+    right = hub_job_status.wanted_status
 
     def stumbles(existing: Any, job: Any, problem: str, spec: BindingSpec, *rest: Any) -> Any:
         if spec.job.name == "train":
