@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hack.fleet import pki
 from hack.fleet.fleet import Cluster, Fleet, wait_for
 from hack.fleet.rest import RestError
+from hack.fleet.spec import NodeShape
 from tests.fleet.stories import (
     GENEROUS,
     Json,
@@ -110,7 +111,12 @@ def wait_state(member: Cluster, state: str, count: int = 1, timeout: float = GEN
     wait_for(f"{count} gangs {state}", lambda: metric(member, "muster_gangs", state=state) == count, timeout)
 
 
-# --- pods and gangs ----------------------------------------------------------------------------------------------
+# --- nodes, pods and gangs ---------------------------------------------------------------------------------------
+
+
+def four_cpus(count: int, **shape: Any) -> NodeShape:
+    """Nodes that hold one pod of 3 CPUs each."""
+    return NodeShape(count=count, cpu="4", gpus=0, **shape)
 
 
 def post_gang(
@@ -155,6 +161,15 @@ def never_bound(cluster: Cluster, namespace: str, gang: str, *names: str) -> Non
     """These pods of the gang have been tried; nothing of it was bound at any time."""
     wait_refused(cluster, namespace, *names)
     assert [e.name for e in bindings_posted(cluster, namespace) if e.name.startswith(f"{gang}-")] == []
+
+
+def refused_bindings(member: Cluster, namespace: str, since: int = 0) -> list[str]:
+    """Names of pods whose Bindings the API server refused, once for each time."""
+    return [
+        e.name
+        for e in member.audit_events(since)
+        if e.namespace == namespace and e.target == "pods/binding" and e.code >= 400 and "dryRun" not in e.uri
+    ]
 
 
 def wait_event(cluster: Cluster, namespace: str, name: str, reason: str, timeout: float = GENEROUS) -> str:

@@ -10,6 +10,7 @@ from hack.fleet.spec import NodeShape
 from tests.fleet.conftest import SetNodes
 from tests.fleet.gang_stories import (
     applied,
+    four_cpus,
     metric,
     never_bound,
     nodes_of,
@@ -38,10 +39,6 @@ from tests.fleet.stories import (
 )
 
 PRIORITIES = "priorityclasses"
-
-
-def four_cpus(count: int, **shape: Any) -> NodeShape:
-    return NodeShape(count=count, cpu="4", gpus=0, **shape)
 
 
 def priority_class(namespace: str, name: str, value: int, **spec: Any) -> Json:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from hack.fleet.fleet import Cluster, Fleet, wait_for
-from hack.fleet.spec import NodeShape
 from tests.fleet.conftest import SetNodes
 from tests.fleet.gang_stories import (
     applied,
     ask_bind,
     ask_filter,
     dispatch,
+    four_cpus,
     hub_pod,
     nodes_of,
     pod_template,
@@ -40,10 +40,6 @@ from tests.fleet.stories import (
 )
 
 ACK = "pod-group.scheduling.sigs.k8s.io"
-
-
-def four_cpus(count: int) -> NodeShape:
-    return NodeShape(count=count, cpu="4", gpus=0)
 
 
 def test_labels_of_ack_make_a_gang_without_an_object(member1: Cluster, namespace: str, member_nodes: SetNodes) -> None:

@@ -1,23 +1,21 @@
-"""What users of other gang schedulers reported as broken, by its number (A1 to A8): quorum, commit, holding, arrival,
-and nobody starves. A9 to A13 are in test_gang_fit.py, A14 and A15 in test_gang_status.py."""
+"""What users of other gang schedulers reported as broken, by its number (A5 to A8): holding, arrival, no starvation.
+
+Starving that only a claim ends is in test_gang_limits.py."""
 
 import time
 
 import pytest
 
 from hack.fleet.fleet import Cluster, wait_for
-from hack.fleet.spec import NodeShape
 from tests.fleet.conftest import SetNodes
 from tests.fleet.gang_stories import (
-    POD_GROUPS,
-    ask_bind,
     delete_pod,
     denied_bindings,
-    group_status,
+    four_cpus,
     metric,
     nodes_of,
-    patch,
     post_gang,
+    refused_bindings,
     wait_held,
     wait_refused,
     wait_seconds,
@@ -30,7 +28,6 @@ from tests.fleet.stories import (
     bindings_posted,
     bound,
     delete_pods,
-    events_about,
     gang_pod,
     plain_pod,
     pod_group,
@@ -44,155 +41,13 @@ from tests.fleet.stories import (
 NOBODY = "nobody"
 """schedulerName of pods that exist and are never scheduled."""
 
-
-def four_cpus(count: int) -> NodeShape:
-    """Nodes that hold one pod of 3 CPUs each."""
-    return NodeShape(count=count, cpu="4", gpus=0)
-
-
-def three_nodes(member_nodes: SetNodes) -> list[str]:
-    return member_nodes(member1=[four_cpus(3)])["member1"]
-
-
-# --- A1, A2: whole or nothing --------------------------------------------------------------------------------------
-
-
-def test_a1_no_two_half_gangs(member1: Cluster, namespace: str, member_nodes: SetNodes) -> None:
-    """No two half gangs: of gangs that fit alone but not together, members arriving interleaved, one lands whole.
-
-    Five nodes; gangs of 5, 4 and 3 pods that take a node each: no two of them fit. See also test_contention.py.
-    """
-    member_nodes(member1=[four_cpus(5)])
-    sizes = {"five": 5, "four": 4, "three": 3}
-    with posting(member1) as post:
-        for gang, size in sizes.items():
-            post(pod_group(namespace, gang, size))
-        for index in range(5):
-            for gang, size in sizes.items():
-                if index < size:
-                    post(gang_pod(namespace, gang, index, cpu="3"))
-
-    def whole() -> str:
-        return next((gang for gang, size in sizes.items() if len(bound(member1, namespace, f"{gang}-")) == size), "")
-
-    order = []
-    while sizes:
-        gang = wait_for(f"one of {list(sizes)} whole", whole, GENEROUS)
-        order.append((gang, sizes.pop(gang)))
-        delete_pods(member1, namespace, f"{gang}-")
-
-    events = bindings_posted(member1, namespace)
-    assert_bound_once(events)
-    landed = [event.name.split("-")[0] for event in events]
-    assert landed == [gang for gang, size in order for _ in range(size)], "one after the other, each whole"
-
-
-def test_a2_nothing_is_bound_before_the_whole_quorum_is_there(
-    member1: Cluster, namespace: str, member_nodes: SetNodes
-) -> None:
-    """Commit only a whole quorum: a member failing after it had a node releases all."""
-    nodes = three_nodes(member_nodes)
-    with posting(member1) as post:
-        post(pod_group(namespace, "gang", 3))
-        for index in (0, 1):
-            post(gang_pod(namespace, "gang", index, cpu="3"))
-        wait_held(member1, 2)
-        with Stopwatch("from the loss of a node to the release of both that wait", "1 s"):
-            member1.kubectl("cordon", nodes[0])
-            wait_held(member1, 0)
-        post(gang_pod(namespace, "gang", 2, cpu="3"))
-    wait_refused(member1, namespace, "gang-0", "gang-1", "gang-2")
-    assert bindings_posted(member1, namespace) == []
-
-    member1.kubectl("uncordon", nodes[0])
-    wait_landed(member1, namespace, "gang", 3)
-    assert_bound_once(bindings_posted(member1, namespace))
-
-
-def test_a2_the_minimum_is_read_again_before_the_commit(
-    member1: Cluster, namespace: str, member_nodes: SetNodes
-) -> None:
-    """Commit only a whole quorum: minMember as it is then, not as it was when members began to wait."""
-    member_nodes(member1=[four_cpus(4)])
-    with posting(member1) as post:
-        post(pod_group(namespace, "gang", 3))
-        for index in (0, 1):
-            post(gang_pod(namespace, "gang", index, cpu="3"))
-        wait_held(member1, 2)
-        patch(member1, f"{POD_GROUPS.format(namespace)}/gang", {"spec": {"minMember": 4}})
-        post(gang_pod(namespace, "gang", 2, cpu="3"))
-        wait_held(member1, 3)
-        assert bindings_posted(member1, namespace) == []
-        post(gang_pod(namespace, "gang", 3, cpu="3"))
-    wait_landed(member1, namespace, "gang", 4)
-
-
-# --- A3, A4: the commit ----------------------------------------------------------------------------------------
-
-
-def refused_bindings(member: Cluster, namespace: str, since: int = 0) -> list[str]:
-    """Names of pods whose Bindings the API server refused, once for each time."""
-    return [
-        e.name
-        for e in member.audit_events(since)
-        if e.namespace == namespace and e.target == "pods/binding" and e.code >= 400 and "dryRun" not in e.uri
-    ]
-
-
-def test_a3_a_failed_bind_after_siblings_are_bound_is_healed_in_place(
-    member1: Cluster, namespace: str, member_nodes: SetNodes
-) -> None:
-    """A failed bind after siblings are bound: retried inside the bind call, its place kept, never Running below
-    minMember."""
-    three_nodes(member_nodes)
-    with denied_bindings(member1, namespace, "gang-2") as lift:
-        post_gang(member1, namespace, "gang", 3, cpu="3")
-        wait_for("both siblings run", lambda: running(member1, namespace) == ["gang-0", "gang-1"], GENEROUS)
-        with posting(member1) as post:
-            post(plain_pod(namespace, "thief", cpu="3"))
-        wait_refused(member1, namespace, "thief")
-        wait_for("its phase", lambda: group_status(member1, namespace, "gang").get("running") == 2, GENEROUS)
-        assert group_status(member1, namespace, "gang")["phase"] == "Scheduling"
-        with Stopwatch("from the end of the denial to the last binding", "2 s"):
-            lift()
-            wait_landed(member1, namespace, "gang", 3)
-
-    assert set(refused_bindings(member1, namespace)) == {"gang-2"}
-    assert_bound_once(bindings_posted(member1, namespace))
-    assert [e for e in events_about(member1, namespace, "gang-2") if e["reason"] == "FailedScheduling"] == [], (
-        "kube-scheduler has not noticed: the call was held all the time"
-    )
-    assert bound(member1, namespace, "thief") == []
-    wait_for("Running", lambda: group_status(member1, namespace, "gang").get("phase") == "Running", GENEROUS)
-
-
-def test_a4_bind_is_idempotent(member1: Cluster, namespace: str, member_nodes: SetNodes) -> None:
-    """Bind is idempotent: a repeat for a pod already on that node succeeds; on another it errs and posts nothing."""
-    nodes = three_nodes(member_nodes)
-    post_gang(member1, namespace, "gang", 2, cpu="3")
-    with posting(member1) as post:
-        post(plain_pod(namespace, "plain", cpu="3"))
-    wait_landed(member1, namespace, "gang", 2)
-    wait_for("the plain one too", lambda: len(bound(member1, namespace)) == 3, GENEROUS)
-    since = member1.audit_mark()
-    for pod in pods(member1, namespace):
-        here = pod["spec"]["nodeName"]
-        assert ask_bind(member1, pod, here) == ""
-        other = next(node for node in nodes if node != here)
-        assert ask_bind(member1, pod, other) == "this pod is bound to another node"
-    unlike = {"metadata": pod["metadata"] | {"uid": "another"}}
-    assert ask_bind(member1, unlike, here) != "", "the name alone is not the pod"
-    assert [e for e in member1.audit_events(since) if e.target == "pods/binding"] == []
-    assert_bound_once(bindings_posted(member1, namespace))
-
-
 # --- A5: holding is bounded --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(100, id="100-longer-than-a-bind-call", marks=pytest.mark.long)])
 def test_a5_holding_is_bounded(member1: Cluster, namespace: str, member_nodes: SetNodes, seconds: int) -> None:
     """Holding is bounded: members are released at scheduleTimeoutSeconds, all together; the room is free within 1 s."""
-    three_nodes(member_nodes)
+    member_nodes(member1=[four_cpus(3)])
     with posting(member1) as post:
         post(pod_group(namespace, "gang", 3, scheduleTimeoutSeconds=seconds))
         post(gang_pod(namespace, "gang", 2, cpu="3", schedulerName=NOBODY))
@@ -226,7 +81,7 @@ def test_a5_a_wait_shorter_than_the_schedulers_back_off_still_converges(
 ) -> None:
     """Holding is bounded: any value works. kube-scheduler tries a failed pod again after 1 s, then after 2 s: members
     that wait for 1 s have to meet all the same."""
-    three_nodes(member_nodes)
+    member_nodes(member1=[four_cpus(3)])
     before = metric(member1, "muster_gang_timeouts_total")
     with posting(member1) as post:
         post(pod_group(namespace, "gang", 3, scheduleTimeoutSeconds=1))
@@ -251,7 +106,7 @@ def test_a6_a_running_gang_gets_its_lost_member_back(
 ) -> None:
     """A lost member's replacement schedules alone, and is preferred for the freed place over another pod of equal
     priority, even one that has waited for long."""
-    three_nodes(member_nodes)
+    member_nodes(member1=[four_cpus(3)])
     post_gang(member1, namespace, "gang", 3, cpu="3")
     wait_for("running", lambda: len(running(member1, namespace)) == 3, GENEROUS)
     kept = nodes_of(member1, namespace)
@@ -284,7 +139,7 @@ def test_a6_a_running_gang_gets_its_lost_member_back(
 @pytest.mark.parametrize("podgroup", ["before", "after"])
 def test_a7_slow_creation(member1: Cluster, namespace: str, member_nodes: SetNodes, podgroup: str) -> None:
     """Pods created one per second, PodGroup before or after them: the gang lands within about 1 s of what came last."""
-    three_nodes(member_nodes)
+    member_nodes(member1=[four_cpus(3)])
     with posting(member1) as post:
         if podgroup == "before":
             post(pod_group(namespace, "gang", 3))
@@ -306,7 +161,7 @@ def test_a7_room_for_the_unseen_is_held_for_five_seconds_at_most(
     member1: Cluster, namespace: str, member_nodes: SetNodes
 ) -> None:
     """Room for members not yet seen is held 5 s at most from the first; then others have it, until a member comes."""
-    three_nodes(member_nodes)
+    member_nodes(member1=[four_cpus(3)])
     with posting(member1) as post:
         post(pod_group(namespace, "gang", 3))
         began = time.monotonic()
@@ -331,7 +186,7 @@ def test_a8_a_gang_that_cannot_fit_does_not_block_smaller_work(
     member1: Cluster, namespace: str, member_nodes: SetNodes
 ) -> None:
     """A gang that cannot fit must not block smaller work: neither plain pods nor a smaller gang."""
-    three_nodes(member_nodes)
+    member_nodes(member1=[four_cpus(3)])
     post_gang(member1, namespace, "big", 4, cpu="3")
     wait_refused(member1, namespace, "big-0", "big-1", "big-2", "big-3")
     with Stopwatch("a small gang and a plain pod beside one that can't fit", "1 s"), posting(member1) as post:
