@@ -57,8 +57,8 @@ def run_all(rig: Rig, sizes: tuple[int, ...], shapes: tuple[Shape, ...], rounds:
     """Every contender in every round on every number of nodes (ascending). Raises RunError."""
     results = []
     there = 0
-    entrants = contenders(shapes)
     for nodes in sizes:
+        entrants = contenders(nodes, shapes)
         rig.create(node_documents(there, nodes))
         there = nodes
         result = Result(nodes, {contender: [] for contender in entrants})
@@ -69,7 +69,7 @@ def run_all(rig: Rig, sizes: tuple[int, ...], shapes: tuple[Shape, ...], rounds:
                 rate = contender.pods / run.seconds
                 cpu = ", ".join(f"{name} {seconds:.1f}" for name, seconds in run.cpu.items())
                 say(
-                    f"{nodes} nodes, round {number + 1}: {contender.name:14} {run.seconds:6.2f} s {rate:6.0f}/s"
+                    f"{nodes} nodes, round {number + 1}: {contender.name:22} {run.seconds:6.2f} s {rate:6.0f}/s"
                     f"  CPU s: {cpu}"
                 )
         results.append(result)

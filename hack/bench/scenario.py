@@ -16,6 +16,10 @@ NODE = NodeShape(cpu="16", memory="64Gi", gpus=0)
 """With pods of one CPU and 1 GiB, as in the public benchmark wzshiming/kube-scheduling-perf."""
 
 
+SAMPLED_FROM = 2000
+"""Nodes."""
+
+
 class ScenarioError(ValueError):
     """A load that cannot be: the message says what is wrong."""
 
@@ -37,14 +41,18 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Who binds the pods. shape: None for the stock scheduler, which knows no gangs."""
+    """Who binds the pods. shape: None for the stock scheduler, which knows no gangs. profile: the pods' schedulerName;
+    `muster` has every node looked at for every pod, `default-scheduler` a sample as for stock's."""
 
     pods: int
     shape: Shape | None = None
+    profile: str = DEFAULT_SCHEDULER
 
     @property
     def name(self) -> str:
-        return "stock" if self.shape is None else f"muster {self.shape}"
+        if self.shape is None:
+            return "stock"
+        return f"muster {self.shape}" + (" sampled" if self.profile == DEFAULT_SCHEDULER else "")
 
     def pod_groups(self) -> Iterator[Json]:
         """The PodGroups, each as large as its gang."""
@@ -70,7 +78,7 @@ class Contender:
                     "labels": {"app": "bench"} | ({POD_GROUP: gang} if gang else {}),
                 },
                 "spec": {
-                    "schedulerName": MUSTER_SCHEDULER if gang else DEFAULT_SCHEDULER,
+                    "schedulerName": self.profile,
                     "automountServiceAccountToken": False,
                     "containers": [
                         {
@@ -83,11 +91,16 @@ class Contender:
             }
 
 
-def contenders(shapes: tuple[Shape, ...]) -> list[Contender]:
+def contenders(nodes: int, shapes: tuple[Shape, ...]) -> list[Contender]:
     """One stock run beside every size of load, and muster in each shape. The stock run serves all shapes of its size:
-    to a scheduler without gangs they are the same."""
+    to a scheduler without gangs they are the same. From SAMPLED_FROM nodes on, muster's gangs come through the default
+    profile too: to look at every node for every pod gets dear."""
     sizes = dict.fromkeys(shape.pods for shape in shapes)
-    return [Contender(pods) for pods in sizes] + [Contender(shape.pods, shape) for shape in shapes]
+    found = [Contender(pods) for pods in sizes]
+    found += [Contender(shape.pods, shape, MUSTER_SCHEDULER) for shape in shapes]
+    if nodes >= SAMPLED_FROM:
+        found += [Contender(shape.pods, shape, DEFAULT_SCHEDULER) for shape in shapes]
+    return found
 
 
 def in_turn(entrants: list[Contender], number: int) -> list[Contender]:

@@ -6,6 +6,7 @@ from hack.bench import report
 from hack.bench.rig import Rig
 from hack.bench.runner import run_all
 from hack.bench.scenario import Contender, Shape
+from kube.objects.names import MUSTER_SCHEDULER
 
 FLOOR = 0.35
 """Of the stock scheduler's rate. Far below what is reached (docs/BENCH.md), so that a busy machine fails nothing; what
@@ -18,7 +19,7 @@ def test_gangs_are_bound_at_a_good_part_of_the_stock_rate(tmp_path):
     with Rig.running(tmp_path / "fleet", print) as rig:
         [result] = run_all(rig, (100,), (SHAPE,), ROUNDS, print)
     print(f"\n{report.table([result])}")
-    muster = Contender(SHAPE.pods, SHAPE)
+    muster = Contender(SHAPE.pods, SHAPE, MUSTER_SCHEDULER)
     ratio = report.ratio(result, muster)
     print(f"  {SHAPE} on 100 nodes: {ratio:.2f} of the stock scheduler's rate (floor {FLOOR}, goal 0.7)")
     # One Binding and one event for each pod, as stock does; the rest is per gang or per second.

@@ -40,20 +40,22 @@ def test_a_load_that_cannot_fit_is_refused():
 
 
 def test_one_stock_run_serves_every_shape_of_its_size():
-    found = contenders((Shape(4, 500), Shape(100, 20), Shape(2, 100)))
+    found = contenders(1000, (Shape(4, 500), Shape(100, 20), Shape(2, 100)))
     assert [entrant.name for entrant in found] == ["stock", "stock", "muster 4x500", "muster 100x20", "muster 2x100"]
     assert [entrant.pods for entrant in found] == [2000, 200, 2000, 2000, 200]
+    many = contenders(5000, (Shape(4, 500),))
+    assert [entrant.name for entrant in many] == ["stock", "muster 4x500", "muster 4x500 sampled"]
 
 
 def test_every_round_has_everybody_and_another_order():
-    entrants = contenders((Shape(4, 500), Shape(100, 20)))
+    entrants = contenders(200, (Shape(4, 500), Shape(100, 20)))
     rounds = [in_turn(entrants, number) for number in range(4)]
     assert all(Counter(order) == Counter(entrants) for order in rounds)
     assert len({tuple(order) for order in rounds[:3]}) == 3
 
 
 def test_gang_pods_belong_to_their_gang_and_stock_pods_to_none():
-    gangs = Contender(6, Shape(2, 3))
+    gangs = Contender(6, Shape(2, 3), "muster")
     assert [group["spec"]["minMember"] for group in gangs.pod_groups()] == [3, 3]
     pods = list(gangs.pod_documents())
     assert [pod["metadata"]["labels"][POD_GROUP] for pod in pods] == ["gang-0"] * 3 + ["gang-1"] * 3
@@ -89,7 +91,7 @@ def run(seconds, extender=0.0):
 
 
 def test_the_ratio_is_the_median_of_each_rounds_own():
-    stock, muster = Contender(100), Contender(100, Shape(1, 100))
+    stock, muster = Contender(100), Contender(100, Shape(1, 100), "muster")
     result = Result(10, {stock: [run(1.0), run(4.0), run(2.0)], muster: [run(2.0), run(5.0), run(2.0)]})
     assert report.ratio(result, muster) == 0.8  # of 0.5, 0.8 and 1.0
     found = report.document([result], {"cores": 2})
