@@ -32,6 +32,7 @@ from dispatcher.restore_guard import RestoreGuard
 from dispatcher.step_metrics import StepMetrics
 from dispatcher.stepper import Stepper
 from dispatcher.steps import AwaitAdmission, MemberStep, Record, Step, Wait
+from dispatcher.tree_status import tree_status
 from kube.api.api import Api
 from kube.api.clock import Clock
 from kube.api.events import EventRecorder
@@ -137,6 +138,7 @@ class Cycle:
             call_seconds=options.hub_call_seconds,
             positions=lambda path: self.admission.pending.positions(path, 100),
             configure=self.admission.pending.configure,
+            tree_status=lambda: tree_status(self.admission.ledger, self.admission.pending.asks()),
         )
         self._object_events = ObjectEvents(hub, self.watches, self.readings, self.events, clock)
         self._member_status = MemberStatusWriter(

@@ -11,7 +11,7 @@ from dispatcher.queue_names import queue_name
 from dispatcher.queueing import QueueSettings, Waiting, hand_made_key
 from dispatcher.queues import is_ours, queue_changes, queue_items, settings_by_path
 from dispatcher.readings import Readings
-from kube.api.api import QUEUES, Api
+from kube.api.api import QUEUES, QUOTA_TREES, Api
 from kube.api.clock import Clock
 from kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from kube.objects.meta import Json
@@ -23,7 +23,8 @@ Path = tuple[str, ...]
 
 
 class QueueObjects:
-    """`run()` belongs in a TaskGroup. positions(path): the queue's waiting jobs in order. configure: takes settings."""
+    """`run()` belongs in a TaskGroup. positions(path): the queue's waiting jobs in order. configure: takes settings.
+    tree_status(): of the tree in force, for its object."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class QueueObjects:
         call_seconds: float,
         positions: Callable[[Path], list[Waiting]],
         configure: Callable[[Path, QueueSettings], None],
+        tree_status: Callable[[], Json | None],
     ) -> None:
         self._hub = hub
         self._watches = watches
@@ -45,6 +47,7 @@ class QueueObjects:
         self._call_seconds = call_seconds
         self._positions = positions
         self._configure = configure
+        self._tree_status = tree_status
         self._configured: set[Path] = set()
         self._dirty = asyncio.Event()
         watches.queues.subscribe(lambda *_: self.touch())
@@ -104,9 +107,29 @@ class QueueObjects:
             except (Conflict, NotFound):
                 continue
 
+    async def _show_tree(self) -> None:
+        source, root = self._readings.tree_state.source, self._tree_status()
+        tree = self._watches.trees.get(*source) if source else None
+        before = ((parsed(tree.status) if tree is not None else None) or {}).get("root") or {}
+        if tree is None or root is None or before == root:
+            return
+        for field in ("used", "request"):  # in a merge patch only null removes a key
+            root[field] = {**dict.fromkeys(before.get(field) or {}), **root[field]}
+        body = msgspec.json.encode({"status": {"root": root}})
+        meta = tree.metadata
+        try:
+            await self._hub.patch(
+                QUOTA_TREES, meta.name, body, meta.namespace, subresource="status", timeout=self._call_seconds
+            )
+        except NotFound:
+            return
+        except ApiError as error:
+            log.info("status of the quota tree not written: %s", error)
+
     async def _show_items(self) -> None:
         while True:
             await self._clock.sleep(self._every)
+            await self._show_tree()
             shown = [(path, queue_name(path)) for path in self._readings.tree.nodes]
             shown += [
                 (hand_made_key(queue.metadata.name), queue.metadata.name)

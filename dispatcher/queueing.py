@@ -284,6 +284,10 @@ class Pending:
         known = self._queues.get(queue)
         return [self._jobs[key[-1]] for key in known.order[:limit]] if known else []
 
+    def asks(self) -> Iterator[Ask]:
+        """Of all that wait for quota."""
+        return (waiting.ask for waiting in self._jobs.values() if waiting.ask is not None)
+
     def alike(self, binding_id: str) -> list[str]:
         """Ids of its class in order, itself included; empty if it does not wait."""
         waiting = self._jobs.get(binding_id)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from dispatcher.queue_names import queue_name
-from kube.api.api import BINDINGS, EVENTS, PRIORITY_CLASSES, PYTORCH_JOBS, QUEUE_UNITS, QUEUES
+from kube.api.api import BINDINGS, EVENTS, PRIORITY_CLASSES, PYTORCH_JOBS, QUEUE_UNITS, QUEUES, QUOTA_TREES
 from tests.simulation.apiserver_store import Change, Doc
 from tests.simulation.clock import run_virtual, settled, until, virtual
+from tests.simulation.member_stand_in import GPU
 from tests.simulation.whole_hub import WholeHub, node
 
 
@@ -53,6 +54,13 @@ async def test_borrowed_quota_is_given_back_whole_and_the_victim_runs_later():
         world.submit("team-b", "b0", pods=2, run_for=60)
         await until(lambda: world.phase("team-b", "b0") == "Running", 60)
         assert world.in_phase("Running") == ["a0", "a1", "a2", "b0"]
+
+        def shown() -> list[tuple[str, str]]:
+            tree = world.hub.existing(QUOTA_TREES, "elasticquotatree", "kube-system")
+            nodes = tree.get("status", {}).get("root", {}).get("children", [])
+            return [(each["used"].get(GPU, "0"), each["request"].get(GPU, "0")) for each in nodes]
+
+        await until(lambda: shown() == [("6", "8"), ("2", "2")], 20)
         assert world.phase("team-a", "a3") == "Queued"
         assert "queue root" in world.message("team-a", "a3")
         assert world.charged()["root"] == 8
@@ -60,6 +68,11 @@ async def test_borrowed_quota_is_given_back_whole_and_the_victim_runs_later():
         await until(lambda: world.phase("team-a", "a3") == "Running", 60)
         assert (world.binding("team-a", "a3") or {})["spec"]["queuedAt"] == asked_at
         assert evictions(world) == ["a3"]
+        for doc in world.hub.docs(PYTORCH_JOBS):
+            world.delete(doc["metadata"]["namespace"], doc["metadata"]["name"])
+        await until(lambda: shown() == [("0", "0"), ("0", "0")], 60)
+        root = world.hub.existing(QUOTA_TREES, "elasticquotatree", "kube-system")["status"]["root"]
+        assert (root["used"], root["request"]) == ({}, {})
 
 
 @virtual
