@@ -136,11 +136,15 @@ class Mirror:
         reading = self._readings.get(key, binding.spec.policy)
         copy_status = self._copy_status(binding)
         waiting = self._situation(key)
-        if reading is not None and reading.job is not None and copy_status is not None:
+        if copy_status is not None:
             waiting = msgspec.structs.replace(
                 waiting,
                 running=running_condition(
-                    observe({"status": copy_status}), reading.job, _condition(binding, "Running"), self._now()
+                    observe({"status": copy_status}),
+                    binding.spec,
+                    binding.metadata.generation,
+                    _condition(binding, "Running"),
+                    self._now(),
                 ),
             )
         job = self._watches.jobs.get(*key)

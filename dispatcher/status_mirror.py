@@ -4,12 +4,14 @@ Unknown is never finished (K11): an absent, empty or malformed status says nothi
 condition Succeeded or Failed whose status is "True".
 """
 
+from collections import Counter
 from typing import Literal
 
 import msgspec
 
 from dispatcher.documents import deep_copy, mapping, maps, text, whole
 from dispatcher.jobs import Job
+from kube.objects.binding import BindingSpec
 from kube.objects.meta import Condition, Json
 
 State = Literal["", "Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
@@ -149,14 +151,22 @@ def with_condition(status: Json, condition: Condition) -> Json:
     return {**status, "conditions": [*others[:-1], document, *others[-1:]]}
 
 
-def running_condition(observed: Observed, job: Job, previous: Condition | None, now: str) -> Condition:
+def running_condition(
+    observed: Observed, placed: BindingSpec, generation: int, previous: Condition | None, now: str
+) -> Condition:
     """The binding's Running condition: True only when every required pod of each role is active or has succeeded.
 
     The operator's own Running needs only the Master active, so it proves no gang (training-operator 1.9
-    UpdateJobStatus)."""
-    counts = {role.key: observed.active.get(role.key, 0) + observed.succeeded.get(role.key, 0) for role in job.roles}
-    required = all(counts[role.key] >= role.min_replicas for role in job.roles) and sum(counts.values()) >= job.gang_min
-    told = ", ".join(f"{role.name} {counts[role.key]} of {role.replicas}" for role in job.roles)
+    UpdateJobStatus). `placed`: what was dispatched, whatever the hub's job says since. `generation`: the binding's."""
+    counts: Counter[str] = Counter()
+    for there in (observed.active, observed.succeeded):
+        counts.update({role.lower(): number for role, number in there.items()})
+    roles = placed.components
+    required = (
+        all(counts[role.name] >= role.min_replicas for role in roles)
+        and sum(counts[role.name] for role in roles) >= placed.min_member
+    )
+    told = ", ".join(f"{role.name} {counts[role.name]} of {role.replicas}" for role in roles)
     if observed.finished:
         status, reason, message = "False", f"Job{observed.state}", observed.message
     elif not observed.state:
@@ -172,5 +182,5 @@ def running_condition(observed: Observed, job: Job, previous: Condition | None, 
         reason=reason,
         message=message,
         last_transition_time=now if changed or previous is None else previous.last_transition_time,
-        observed_generation=job.generation,
+        observed_generation=generation,
     )

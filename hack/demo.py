@@ -106,6 +106,7 @@ def _clean(terminal: Terminal) -> None:
 
 def _gang_mode(fleet: Fleet, terminal: Terminal) -> None:
     _title("Gang mode: Master and Workers land together in one member cluster")
+    terminal.quiet("kubectl wait memberclusters --all --for=condition=Ready --timeout=60s")
     terminal.run("kubectl get memberclusters")
     terminal.run("kubectl apply -f examples/propagationpolicy-gang.yaml -f examples/pytorchjob.yaml")
     _wait_until_running(terminal, JOB)

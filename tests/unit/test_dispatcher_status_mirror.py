@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.status_mirror import hub_status, initial_status, observe, running_condition, with_condition
+from kube.objects.binding import BindingSpec, JobRef
 from kube.objects.meta import Condition
 from tests.unit.dispatcher_objects import a_job, role
 
@@ -158,6 +159,16 @@ def test_queuing_stands_before_the_state() -> None:
 # --- running means the gang
 
 
+def placed(job: Any) -> BindingSpec:
+    return BindingSpec(
+        hub_id="hub",
+        job_id="id",
+        job=JobRef(api_version="kubeflow.org/v1", kind="PyTorchJob", name="train", uid="u"),
+        components=job.components(),
+        min_member=job.gang_min,
+    )
+
+
 def running(
     active: dict[str, int], succeeded: dict[str, int] | None = None, job: Any = JOB, **kwargs: Any
 ) -> Condition:
@@ -166,7 +177,9 @@ def running(
         for key, number in numbers.items():
             counts.setdefault(key, {})[field] = number
     status = {"conditions": [condition("Running")], "replicaStatuses": counts}
-    return running_condition(observe({"status": status}), job, kwargs.get("previous"), kwargs.get("now", NOW))
+    return running_condition(
+        observe({"status": status}), placed(job), 1, kwargs.get("previous"), kwargs.get("now", NOW)
+    )
 
 
 def test_an_active_master_alone_does_not_run_the_gang() -> None:
@@ -190,9 +203,9 @@ def test_the_minimum_is_what_is_required() -> None:
 
 
 def test_no_status_is_unknown_and_an_end_is_not_running() -> None:
-    assert running_condition(observe({}), JOB, None, NOW).status == "Unknown"
+    assert running_condition(observe({}), placed(JOB), 1, None, NOW).status == "Unknown"
     ended = observe({"status": {"conditions": [condition("Succeeded")]}})
-    assert running_condition(ended, JOB, None, NOW).reason == "JobSucceeded"
+    assert running_condition(ended, placed(JOB), 1, None, NOW).reason == "JobSucceeded"
 
 
 def test_the_transition_time_moves_with_the_status_only() -> None:
