@@ -232,8 +232,11 @@ class Cycle:
 
     def _job_changed(self, _: Change, old: Undecoded | None, new: Undecoded | None) -> None:
         job = new or old
-        if self._open and job is not None:
-            self.stepper.touch(job.metadata.key)
+        if not self._open or job is None:
+            return
+        self.stepper.touch(job.metadata.key)
+        if old is None or new is None or old.metadata.labels != new.metadata.labels:
+            self._object_events.touch(job.metadata.namespace)  # a policy may select something now, or nothing any more
 
     def _unit_changed(self, _: Change, __: Undecoded | None, new: Undecoded | None) -> None:
         """Somebody answered an admission check: all else in it is ours."""

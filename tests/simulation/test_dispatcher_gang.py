@@ -290,6 +290,17 @@ async def test_a_policy_that_selects_nothing_is_told_so():
         await fleet.until(lambda: bool(fleet.events("SelectsNothing")))
         assert "resourceSelectors[1]" in fleet.events("SelectsNothing")[0]
 
+        def matched() -> str:
+            (policy,) = fleet.hub.docs(POLICIES)
+            found = [c for c in policy.get("status", {}).get("conditions", []) if c["type"] == "Matched"]
+            return str(found[0]["status"]) if found else ""
+
+        await fleet.until(lambda: matched() == "False")
+        fleet.submit("nobody")
+        await fleet.until(lambda: matched() == "True"), "looked at again when jobs come"
+        fleet.delete("nobody")
+        await fleet.until(lambda: matched() == "False"), "and go"
+
 
 @virtual
 async def test_objects_in_members_carry_the_hubs_id():
