@@ -110,6 +110,8 @@ class Sink:
 
     def live_reservation(self, namespace, name, reservation): ...
 
+    def live_pod(self, pod): ...
+
     def nodes_age(self):
         return math.inf
 
