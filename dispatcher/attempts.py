@@ -6,7 +6,7 @@
      queued (a higher epoch)
 
 Scheduled is the point of no return: before it an attempt may be dropped unseen, after it only evict, fence or finish
-end it. The numbers in brackets are the protocol's rules, listed in README "How one job stays one job".
+end it. The numbers in brackets are those of the rules in docs/PROTOCOL.md.
 
 Called again after every step, restart and event with whatever is true then; each answer is right on its own, so a
 crash between any two steps loses nothing. "Landed" is recorded as soon as the copy has been seen in the member: from
@@ -17,10 +17,10 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from dispatcher.observations import CopyView, End, HubJobView, MemberView, ReservationView, Stray, View
+from dispatcher.attempt_records import LOST_END, LOST_RESULT, evicting, finished, moved, recorded, requeued, timestamp
+from dispatcher.observations import CopyView, HubJobView, MemberView, ReservationView, Stray, View
 from dispatcher.steps import (
     AwaitAdmission,
-    Change,
     CreateBinding,
     DeleteCopy,
     DeletePodGroup,
@@ -65,7 +65,7 @@ def next_step(spec: BindingSpec | None, view: View, now: datetime, limits: Limit
     if gone is None:
         return ReadHubJob()
     if not gone and view.job and view.job.uid != spec.job.uid:
-        return _record("Rejoined", spec, job=msgspec.structs.replace(spec.job, uid=view.job.uid))
+        return recorded("Rejoined", spec, job=msgspec.structs.replace(spec.job, uid=view.job.uid))
     if (gone and not spec.deleting) or (spec.deleting and spec.attempt and spec.attempt.state in _LIVE):
         return _delete(spec)
     if stray := _stray_step(spec, view):
@@ -109,10 +109,16 @@ def reserving(
     if spec.attempt is not None or spec.deleting or spec.result is not None:
         raise ValueError(f"{spec.job.name} is not waiting for admission")
     attempt = Attempt(
-        cluster=cluster, cluster_uid=cluster_uid, epoch=spec.last_epoch + 1, state="Reserving", started_at=_text(now),
+        cluster=cluster,
+        cluster_uid=cluster_uid,
+        epoch=spec.last_epoch + 1,
+        state="Reserving",
+        started_at=timestamp(now),
         claim=claim,
-    )  # fmt: skip
-    return _record("Reserving", spec, attempt=attempt, charge=charge, last_epoch=attempt.epoch, excluded=list(excluded))
+    )
+    return recorded(
+        "Reserving", spec, attempt=attempt, charge=charge, last_epoch=attempt.epoch, excluded=list(excluded)
+    )
 
 
 def rejected(spec: BindingSpec, message: str) -> Record:
@@ -121,8 +127,8 @@ def rejected(spec: BindingSpec, message: str) -> Record:
     if attempt is None or attempt.state in ("Evicting", "Finished"):
         raise ValueError(f"{spec.job.name} has no attempt that could be rejected")
     if attempt.state == "Reserving":
-        return _requeue(spec, attempt, "Rejected", message, exclude=True)
-    return _evict(spec, attempt, "Rejected", message, then="Queue")
+        return requeued(spec, attempt, "Rejected", message, exclude=True)
+    return evicting(spec, attempt, "Rejected", message, then="Queue")
 
 
 def evict(spec: BindingSpec, reason: str, message: str) -> Record | None:
@@ -131,8 +137,8 @@ def evict(spec: BindingSpec, reason: str, message: str) -> Record | None:
     if attempt is None or attempt.state in ("Evicting", "Finished"):
         return None
     if attempt.state == "Reserving":
-        return _requeue(spec, attempt, reason, message)
-    return _evict(spec, attempt, reason, message, then="Queue")
+        return requeued(spec, attempt, reason, message)
+    return evicting(spec, attempt, reason, message, then="Queue")
 
 
 EXCLUDING = frozenset({"Rejected", "Refused", "ReservationLost", "NameTaken", "NoAnswer", "Unreachable", "Fenced"})
@@ -169,14 +175,14 @@ def _job_gone(spec: BindingSpec, view: View) -> bool | None:
 def _delete(spec: BindingSpec) -> Step:
     attempt = spec.attempt
     if attempt is None:
-        return _record("Deleting", spec, deleting=True)
+        return recorded("Deleting", spec, deleting=True)
     match attempt.state:
         case "Reserving":  # may be dropped unseen; what it left is a stray now
-            return _record("Deleting", spec, deleting=True, attempt=None, charge=None)
+            return recorded("Deleting", spec, deleting=True, attempt=None, charge=None)
         case "Finished":
-            return _record("Deleting", spec, deleting=True)
+            return recorded("Deleting", spec, deleting=True)
         case _:
-            return _evict(spec, attempt, "Deleted", "the job was deleted on the hub", then="Delete")
+            return evicting(spec, attempt, "Deleted", "the job was deleted on the hub", then="Delete")
 
 
 def _stray_step(spec: BindingSpec, view: View) -> Step | None:
@@ -194,7 +200,7 @@ def _stray_step(spec: BindingSpec, view: View) -> Step | None:
             epochs = [r.epoch for r in stray.reservations] + ([stray.copy.epoch] if stray.copy else [])
             highest = max(highest, *epochs, 0)
         if highest > spec.last_epoch:
-            return _record("EpochRaised", spec, attempt=None, charge=None, last_epoch=highest)
+            return recorded("EpochRaised", spec, attempt=None, charge=None, last_epoch=highest)
     dead = attempt.epoch - 1 if attempt else spec.last_epoch
     for stray in view.strays:
         for reservation in stray.reservations:
@@ -217,7 +223,7 @@ def _leftover(stray: Stray) -> bool:
 
 def _adopt(spec: BindingSpec, cluster: str, copy: CopyView) -> Record:
     attempt = Attempt(cluster=cluster, epoch=copy.epoch, state="Landed", reason="Adopted")
-    return _record("Adopted", spec, attempt=attempt, last_epoch=copy.epoch, why=f"{cluster} runs epoch {copy.epoch}")
+    return recorded("Adopted", spec, attempt=attempt, last_epoch=copy.epoch, why=f"{cluster} runs epoch {copy.epoch}")
 
 
 def _queued(spec: BindingSpec, view: View) -> Step:
@@ -250,23 +256,23 @@ def _reserving(
 ) -> Step:
     job = view.job
     if member.connection in ("Fenced", "Replaced"):
-        return _requeue(spec, attempt, "Unreachable", f"{member.connection.lower()}: {member.why}", exclude=True)
+        return requeued(spec, attempt, "Unreachable", f"{member.connection.lower()}: {member.why}", exclude=True)
     if member.connection == "Unreachable":
         if view.waited >= limits.silence_seconds:
-            return _requeue(spec, attempt, "Unreachable", f"not reachable: {member.why}", exclude=True)
+            return requeued(spec, attempt, "Unreachable", f"not reachable: {member.why}", exclude=True)
         return Wait(reason="Unreachable", message=member.why, wake_after=limits.silence_seconds - view.waited)
     if _ours(member.copy, spec, attempt):  # only after a restore: the hub forgot that it had gone on [18]
-        return _record("Adopted", spec, attempt=_moved(attempt, "Landed", now))
+        return recorded("Adopted", spec, attempt=moved(attempt, "Landed", now))
     if job and (job.suspended or job.problem or not job.policy or _edited(spec, view)):
-        return _requeue(spec, attempt, "Changed", "the job was suspended or edited while room was being reserved")
+        return requeued(spec, attempt, "Changed", "the job was suspended or edited while room was being reserved")
     reservation = member.reservation
     if reservation is not None:
         if reservation.state == "Refused" or reservation.deleting:
-            return _requeue(spec, attempt, "Refused", reservation.message or reservation.reason, exclude=True)
+            return requeued(spec, attempt, "Refused", reservation.message or reservation.reason, exclude=True)
         if reservation.state in ("Reserved", "Landed"):
             if view.checks_failed or view.checks_pending:
                 return _checked(spec, attempt, reservation, view, limits)
-            return _record("Scheduled", spec, attempt=_moved(attempt, "Scheduled", now))  # [2]
+            return recorded("Scheduled", spec, attempt=moved(attempt, "Scheduled", now))  # [2]
     overdue = view.waited >= limits.answer_seconds
     if reservation is not None and reservation.claim:
         due = int(view.waited // limits.renew_seconds)
@@ -275,7 +281,7 @@ def _reserving(
         return Wait(reason="AwaitingAnswer", message="room is being freed", wake_after=limits.renew_seconds)
     if overdue:
         text = f"its extender did not answer within {limits.answer_seconds:.0f}s"
-        return _requeue(spec, attempt, "NoAnswer", text, exclude=True)
+        return requeued(spec, attempt, "NoAnswer", text, exclude=True)
     if reservation is None:
         return PostReservation(attempt.cluster, attempt.epoch)
     return Wait(
@@ -288,10 +294,10 @@ def _reserving(
 def _checked(spec: BindingSpec, attempt: Attempt, reservation: ReservationView, view: View, limits: Limits) -> Step:
     """Quota and room are held while others' admission checks are pending; a check that failed gives both back."""
     if view.checks_failed:
-        return _requeue(spec, attempt, "AdmissionCheck", f"admission check failed: {view.checks_failed}", exclude=True)
+        return requeued(spec, attempt, "AdmissionCheck", f"admission check failed: {view.checks_failed}", exclude=True)
     if view.waited >= limits.checks_seconds:
         text = f"no answer of admission check {view.checks_pending} within {limits.checks_seconds:.0f}s"
-        return _requeue(spec, attempt, "AdmissionCheck", text, exclude=True)
+        return requeued(spec, attempt, "AdmissionCheck", text, exclude=True)
     due = int(view.waited // limits.renew_seconds)
     if reservation.renewals < due:
         return RenewReservation(attempt.cluster, attempt.epoch, reservation.resource_version, due)
@@ -304,43 +310,43 @@ def _checked(spec: BindingSpec, attempt: Attempt, reservation: ReservationView, 
 
 def _placed(spec: BindingSpec, attempt: Attempt, member: MemberView, view: View, now: datetime) -> Step:
     if member.connection == "Fenced":
-        return _evict(spec, attempt, "Fenced", f"{member.cluster} was fenced: {member.why}", then="Queue")
+        return evicting(spec, attempt, "Fenced", f"{member.cluster} was fenced: {member.why}", then="Queue")
     if member.connection != "Reachable":
         return _unreachable(member)
     copy = member.copy if _ours(member.copy, spec, attempt) else None
     if copy and copy.end:
-        return _finish(spec, attempt, copy.end, now)
+        return finished(spec, attempt, copy.end, now)
     if view.job and view.job.suspended:
-        return _evict(spec, attempt, "Suspended", "the job was suspended by runPolicy.suspend", then="Hold")
+        return evicting(spec, attempt, "Suspended", "the job was suspended by runPolicy.suspend", then="Hold")
     reservation = member.reservation
     if reservation is None:
         if not member.live:
             return ReadLive(member.cluster)  # [6]
-        return _evict(spec, attempt, "ReservationLost", "its reservation is gone", then="Queue")  # [5]
+        return evicting(spec, attempt, "ReservationLost", "its reservation is gone", then="Queue")  # [5]
     if reservation.state == "Refused":
-        return _evict(spec, attempt, "Refused", reservation.message or reservation.reason, then="Queue")  # [5]
+        return evicting(spec, attempt, "Refused", reservation.message or reservation.reason, then="Queue")  # [5]
     if copy is None:
         if reservation.pods_ended:  # it ran to its end, and the copy went before the hub saw how [9]
-            return _finish(spec, attempt, LOST_END, now) if member.live else ReadLive(member.cluster)
+            return finished(spec, attempt, LOST_END, now) if member.live else ReadLive(member.cluster)
         if attempt.state == "Landed":
             if not member.live:
                 return ReadLive(member.cluster)  # [6]
-            return _evict(spec, attempt, "CopyMissing", f"its copy in {member.cluster} is gone", then="Queue")  # [5]
+            return evicting(spec, attempt, "CopyMissing", f"its copy in {member.cluster} is gone", then="Queue")  # [5]
         if member.copy is not None:
             if member.copy.job_id == spec.job_id and member.copy.epoch < attempt.epoch:
                 return DeleteCopy(member.cluster, member.copy.uid, member.copy.resource_version)
-            return _evict(
+            return evicting(
                 spec, attempt, "NameTaken",
                 f"another {spec.job.kind} of this name is there, which muster did not make", then="Queue",
             )  # fmt: skip
         if _edited(spec, view):
-            return _evict(spec, attempt, "Changed", "the job was edited before it was dispatched", then="Queue")
+            return evicting(spec, attempt, "Changed", "the job was edited before it was dispatched", then="Queue")
     if not reservation.dispatched:
         return SetDispatched(member.cluster, attempt.epoch, reservation.resource_version)  # [2]
     if copy is None:
         return Dispatch(member.cluster, attempt.epoch)
     if attempt.state == "Scheduled":
-        return _record("Landed", spec, attempt=msgspec.structs.replace(attempt, state="Landed"))
+        return recorded("Landed", spec, attempt=msgspec.structs.replace(attempt, state="Landed"))
     return Wait(reason="Running")
 
 
@@ -354,14 +360,14 @@ def _evicting(spec: BindingSpec, attempt: Attempt, member: MemberView, now: date
         if member.reservation.deleting:
             return Wait(reason="Ending", message="its reservation is being deleted")
         if member.reservation.pods_ended and not _ours(member.copy, spec, attempt):
-            return _finish(spec, attempt, LOST_END, now) if member.live else ReadLive(member.cluster)  # [9]
+            return finished(spec, attempt, LOST_END, now) if member.live else ReadLive(member.cluster)  # [9]
         return DeleteReservation(
             member.cluster, attempt.epoch, member.reservation.uid, member.reservation.resource_version
         )
     copy = member.copy
     if copy is not None and _ours(copy, spec, attempt):
         if copy.end:
-            return _finish(spec, attempt, copy.end, now)  # [4]
+            return finished(spec, attempt, copy.end, now)  # [4]
         if copy.deleting:
             return Wait(reason="Ending", message=f"its copy in {member.cluster} is being deleted")
         return DeleteCopy(member.cluster, copy.uid, copy.resource_version)  # [4]
@@ -380,7 +386,7 @@ def _released(spec: BindingSpec, attempt: Attempt) -> Step:
     excluded, exclude = spec.excluded, attempt.reason in EXCLUDING
     if exclude and attempt.cluster not in excluded:
         excluded = [*excluded, attempt.cluster]
-    return _record(
+    return recorded(
         "Released", spec, attempt=None, charge=None, excluded=excluded, why=attempt.message,
         exclude=attempt.cluster if exclude else "",
     )  # fmt: skip
@@ -429,19 +435,19 @@ def _finished(spec: BindingSpec, attempt: Attempt, member: MemberView, view: Vie
 def _how_it_ended(spec: BindingSpec, attempt: Attempt, member: MemberView, now: datetime) -> Step:
     """Finished without a result: the record was damaged by hand. Its copy tells; without one it is not run again."""
     if spec.deleting:
-        return _evict(spec, attempt, "Deleted", "the job was deleted on the hub", then="Delete")
+        return evicting(spec, attempt, "Deleted", "the job was deleted on the hub", then="Delete")
     copy = member.copy
     if copy is not None and _ours(copy, spec, attempt):
         if copy.end:
-            return _finish(spec, attempt, copy.end, now)
-        return _record("Landed", spec, attempt=_moved(attempt, "Landed", now), why="its copy has not ended")
+            return finished(spec, attempt, copy.end, now)
+        return recorded("Landed", spec, attempt=moved(attempt, "Landed", now), why="its copy has not ended")
     if member.connection != "Reachable":
         return _unreachable(member)
-    return _finish(spec, attempt, LOST_RESULT, now) if member.live else ReadLive(member.cluster)  # [6]
+    return finished(spec, attempt, LOST_RESULT, now) if member.live else ReadLive(member.cluster)  # [6]
 
 
 def _finish_released(spec: BindingSpec, result: Result) -> Record:
-    return _record("FinishReleased", spec, result=msgspec.structs.replace(result, released=True), charge=None)
+    return recorded("FinishReleased", spec, result=msgspec.structs.replace(result, released=True), charge=None)
 
 
 def _await_ttl(result: Result, job: HubJobView | None, now: datetime) -> Step:
@@ -453,28 +459,6 @@ def _await_ttl(result: Result, job: HubJobView | None, now: datetime) -> Step:
         return Wait(reason="Finished", message=f"completion time {result.completion_time!r} cannot be read: no TTL")
     left = (ended + timedelta(seconds=job.ttl_seconds) - now).total_seconds()
     return ExpireJob(job.uid) if left <= 0 else Wait(reason="Finished", wake_after=left)
-
-
-LOST_END = End(
-    state="Failed",
-    message="its copy was deleted in the member after its pods had ended and before the hub saw how: not run again",
-)
-
-LOST_RESULT = End(
-    state="Failed", message="its record says that it has ended and not how, and it has no copy any more: not run again"
-)
-
-
-def _finish(spec: BindingSpec, attempt: Attempt, end: End, now: datetime) -> Record:
-    result = Result(
-        state=end.state,
-        cluster=attempt.cluster,
-        epoch=attempt.epoch,
-        message=end.message,
-        completion_time=end.completion_time or _text(now),
-    )
-    ended = msgspec.structs.replace(attempt, state="Finished", reason="", message="", then="")
-    return _record("Finished", spec, attempt=ended, result=result, why=end.message)
 
 
 def _unreachable(member: MemberView) -> Wait:
@@ -489,30 +473,3 @@ def _edited(spec: BindingSpec, view: View) -> bool:
     """The gang no longer is what room was asked for."""
     intent = view.intent
     return intent is not None and (intent.components != spec.components or intent.min_member != spec.min_member)
-
-
-def _moved(attempt: Attempt, state: str, now: datetime) -> Attempt:
-    return msgspec.structs.replace(attempt, state=state, started_at=_text(now), claim=False)
-
-
-def _evict(spec: BindingSpec, attempt: Attempt, reason: str, message: str, *, then: str) -> Record:
-    moved = msgspec.structs.replace(attempt, state="Evicting", reason=reason, message=message, then=then)
-    return _record("Evicting", spec, attempt=moved, deleting=spec.deleting or then == "Delete", why=message)
-
-
-def _requeue(spec: BindingSpec, attempt: Attempt, reason: str, message: str, *, exclude: bool = False) -> Record:
-    excluded = spec.excluded
-    if exclude and attempt.cluster not in excluded:
-        excluded = [*excluded, attempt.cluster]
-    return _record(
-        "Requeued", spec, attempt=None, charge=None, excluded=excluded,
-        why=f"{attempt.cluster}: {message}" if reason else message, exclude=attempt.cluster if exclude else "",
-    )  # fmt: skip
-
-
-def _record(change: Change, spec: BindingSpec, *, why: str = "", exclude: str = "", **fields: object) -> Record:
-    return Record(change=change, spec=msgspec.structs.replace(spec, **fields), why=why, exclude=exclude)
-
-
-def _text(now: datetime) -> str:
-    return now.isoformat(timespec="microseconds").replace("+00:00", "Z")
