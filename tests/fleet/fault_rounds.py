@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -28,8 +28,10 @@ ARRIVAL_SECONDS = 6.0
 LOOK_SECONDS = 0.25
 SETTLE_SECONDS = 240.0
 """Above the hold of a bind call (75 s) plus that of a Binding without answer (60 s), on two busy cores."""
-EXTENDER, SCHEDULER = "member1/extender", "member1/kube-scheduler"
-API, BESIDE = "member1", "member1/extender"
+MEMBER = "member1"
+ONE_PAIR = {"member1/kube-scheduler": "member1/extender"}
+TWO_PAIRS = ONE_PAIR | {"member1/kube-scheduler-2": "member1/extender-2"}
+"""Scheduler -> the extender beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +53,26 @@ class Fault:
         return f"{self.at:.1f}s: {self.what} {self.process}{where} for {self.lasts:.1f}s{aimed}"
 
 
-def faults(order: Random, *, long: bool) -> list[Fault]:
-    """One or two for each of the two processes, so that they overlap now and then."""
+def faults(order: Random, pairs: Mapping[str, str], *, long: bool) -> list[Fault]:
+    """One or two for each of the processes, so that they overlap now and then."""
     # Beyond filter's timeout, the scheduler's Lease, the extender's, and bind's timeout.
     lengths = (3.0, 12.0, 20.0, 80.0) if long else (3.0, 12.0)
     weights = (4, 3, 3, 1) if long else (2, 1)
     found = []
-    for process in (EXTENDER, SCHEDULER):
+    for process in _processes(pairs):
         for _ in range(order.choice((1, 2))):
             what = order.choice(("kill", "stop", "cut", "hang"))
-            link = "" if what in ("kill", "stop") else API
-            if link and process == SCHEDULER and order.random() < 0.5:
-                link = BESIDE
+            link = "" if what in ("kill", "stop") else MEMBER
+            if link and process in pairs and order.random() < 0.5:
+                link = pairs[process]
             lasts = order.uniform(0, 2) if what == "kill" else order.choices(lengths, weights)[0]
             at = order.uniform(0, ARRIVAL_SECONDS)
             found.append(Fault(at, what, process, link, lasts, aimed=order.random() < 0.5))
     return sorted(found, key=lambda fault: fault.at)
+
+
+def _processes(pairs: Mapping[str, str]) -> list[str]:
+    return [process for scheduler, extender in pairs.items() for process in (extender, scheduler)]
 
 
 @dataclass
@@ -77,6 +83,7 @@ class Round:
     member: Cluster
     namespace: str
     order: Random
+    pairs: Mapping[str, str]
     long: bool = False
     gangs: dict[str, int] = field(default_factory=dict)
     """Name -> size; plain pods count as gangs of one."""
@@ -89,10 +96,10 @@ class Round:
         """Raises AssertionError when something does not land, or when a thread of it has failed."""
         self.since = self.member.audit_mark()
         self._began = time.monotonic()
-        plan = faults(self.order, long=self.long)
+        plan = faults(self.order, self.pairs, long=self.long)
         print("".join(f"\n  {fault}" for fault in plan), flush=True)
         works: list[Callable[[], None]] = [self._arrive]
-        for process in (EXTENDER, SCHEDULER):
+        for process in _processes(self.pairs):
             works.append(functools.partial(self._mistreat, [f for f in plan if f.process == process]))
         with contextlib.closing(self.member.rest()) as self._rest:
             self._play(works)

@@ -7,7 +7,7 @@ import pytest
 from hack.fleet.fleet import Cluster, Fleet
 from hack.fleet.spec import NodeShape
 from tests.fleet.conftest import SetNodes
-from tests.fleet.fault_rounds import Round
+from tests.fleet.fault_rounds import ONE_PAIR, Round
 
 NODES, CPUS = 30, 8
 SHORT = 2
@@ -25,6 +25,6 @@ def test_forty_gangs_under_faults(
     moment at which a node had given more than it has. About every second gang has to wait for the room of another."""
     names = member_nodes(member1=[NodeShape(count=NODES, cpu=str(CPUS), gpus=0)])["member1"]
     print(f"\n  seed {seed}")
-    played = Round(fleet, member1, namespace, random.Random(seed), long=seed >= SHORT)
+    played = Round(fleet, member1, namespace, random.Random(seed), ONE_PAIR, long=seed >= SHORT)
     played.run()
     played.judge(dict.fromkeys(names, CPUS))

@@ -14,6 +14,7 @@ from hack.fleet.fleet import Cluster, Fleet, Process, wait_for
 from hack.fleet.spec import MemberSpec, NodeShape
 from tests.fleet.answers import Answers
 from tests.fleet.conftest import DEFAULT_NODES, SetNodes, lone_member
+from tests.fleet.fault_rounds import TWO_PAIRS, Round
 from tests.fleet.replay import bindings, cpus_of, overcommits
 from tests.fleet.stories import (
     GENEROUS,
@@ -31,6 +32,7 @@ from tests.fleet.stories import (
 
 GOAL = "goal 15 s"
 NODES, CPUS = 8, 4
+LONG = 10
 EXTENDERS = ("extender", "extender-2")
 SCHEDULER_OF = {"extender": "kube-scheduler", "extender-2": "kube-scheduler-2"}
 
@@ -284,3 +286,18 @@ def test_a_rolling_restart_of_both_pairs_costs_retries_only(fleet: Fleet, member
         stage.wait_all_bound()
     assert answers.together() == []
     stage.judge()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(LONG))
+def test_forty_gangs_while_both_pairs_are_mistreated(
+    fleet: Fleet, member1: Cluster, namespace: str, member_nodes: SetNodes, seed: int
+) -> None:
+    """As in test_fault_rounds, with a standby that takes over at random moments and is mistreated itself."""
+    names = member_nodes(member1=[NodeShape(count=30, cpu="8", gpus=0)])["member1"]
+    print(f"\n  seed {seed}")
+    played = Round(fleet, member1, namespace, random.Random(seed), TWO_PAIRS, long=True)
+    with Answers(member1) as answers:
+        played.run()
+    assert answers.together() == []
+    played.judge(dict.fromkeys(names, 8))
