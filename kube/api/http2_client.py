@@ -302,6 +302,10 @@ class Http2Client:
 
 
 _QUICK = {b"\x88": 200, b"\x89": 204} | {
-    first + value: 201 for first in (b"\x08", b"\x18", b"\x48") for value in (b"\x03201", b"\x82\x10\x03")
+    bytes((kind + index,)) + value: 201
+    for kind in (0x00, 0x10, 0x40)
+    for index in range(8, 15)
+    for value in (b"\x03201", b"\x82\x10\x03")
 }
-"""How the status of a success begins a header block: indexed, or as a literal, plain or Huffman-coded."""
+"""How the status of a success begins a header block: indexed, or as a literal (not indexed, never, or to be indexed)
+that takes its name from any of the static table's seven, Go's from the last; plain or Huffman-coded."""
