@@ -113,7 +113,7 @@ def _hold_is_over(world: World, gang: Gang, now: float) -> None:
     not without bound: room is never held for a member that no filter lets through."""
     if gang.state not in (State.PLANNED, State.WAITING) or gang.busy:
         return
-    queued = any(_still_queued(member) for member in gang.members.values())
+    queued = any(_still_queued(world, member) for member in gang.members.values())
     longest = gang.state_since + max(gang.schedule_timeout, world.config.default_schedule_timeout)
     if queued and now < longest and now - world.last_question < QUEUE_LAG:
         world.timers.set(Timer.HOLD, gang.key, now + QUEUE_LAG)
@@ -123,11 +123,15 @@ def _hold_is_over(world: World, gang: Gang, now: float) -> None:
     world.counters["timeouts"] += 1
 
 
-def _still_queued(member: Member) -> bool:
+def _still_queued(world: World, member: Member) -> bool:
     """Its turn has not come since the plan was made. One that was tried, and never got as far as `filter`, is kept back
-    by kube-scheduler's own filters."""
-    waits = member.call is None and not member.node and not member.finished and not member.asked
-    return waits and (member.ever_asked or not member.rejected)
+    by kube-scheduler's own filters; one of a scheduler that was never heard here is nobody's business."""
+    if member.call is not None or member.node or member.finished or member.asked:
+        return False
+    if member.ever_asked:
+        return True
+    pod = world.pods[member.ref.uid].pod
+    return not member.unschedulable and pod is not None and pod.spec.scheduler_name in world.schedulers
 
 
 def _landing_is_over(world: World, gang: Gang, now: float) -> None:

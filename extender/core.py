@@ -178,6 +178,7 @@ class Core:
         if not world.deciding:
             return FilterAnswer(node_names=[], error=answers_filter.NOT_DECIDING), []
         world.last_question = now
+        world.schedulers.add(pod.spec.scheduler_name)
         facts = intake.pod_changed(world, pod, now, confirmed=False)
         answer = answers_filter.answer(world, pod, facts, node_names, now)
         return answer, self._settle(now)

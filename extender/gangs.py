@@ -180,8 +180,6 @@ class Member(msgspec.Struct):
     """kube-scheduler asked about it since the present plan was made ..."""
     ever_asked: bool = False
     """... or before."""
-    rejected: bool = False
-    """kube-scheduler has tried it in vain (condition PodScheduled is False)."""
     unschedulable: str = ""
     """What kube-scheduler said of it last."""
     counted: tuple[Standing, str, bool, bool, bool, bool] | None = None

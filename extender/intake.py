@@ -8,7 +8,7 @@ from itertools import islice
 
 from extender import answers_bind, gate, membership, places
 from extender.ledger import Charge, Holder, Nomination
-from extender.pod_facts import PodFacts, facts_of, found_unschedulable, tried_in_vain
+from extender.pod_facts import PodFacts, facts_of, found_unschedulable
 from extender.timers import Timer
 from extender.world import World
 from kube.objects.node_predicates import node_view
@@ -142,7 +142,6 @@ def _read(world: World, known: PodFacts | None, pod: Pod) -> PodFacts:
         return known
     if known is not None and known.pod is not None and _same_ask(known.pod, pod):
         known.nominated = pod.status.nominated_node_name
-        known.rejected = tried_in_vain(pod)
         known.unschedulable = found_unschedulable(pod)
         known.finished = known.finished or pod.finished
         known.succeeded = known.succeeded or pod.status.phase == "Succeeded"

@@ -41,7 +41,6 @@ def update(world: World, facts: PodFacts, now: float) -> None:
     if member.pod_class is not facts.pod_class or not member.role:
         _classify(world, gang, member, facts)
     member.gated = facts.gated
-    member.rejected = facts.rejected
     if facts.unschedulable != member.unschedulable:
         member.unschedulable = facts.unschedulable
         gang.turned_away = gang.turned_away or facts.unschedulable != ""

@@ -27,8 +27,6 @@ class PodFacts(msgspec.Struct):
     running: bool = False
     """status.phase is Running."""
     terminating: bool = False
-    rejected: bool = False
-    """The condition PodScheduled is False: kube-scheduler has tried it in vain."""
     unschedulable: str = ""
     """What kube-scheduler last said of it; it may have come from its own filters alone, without a question to us."""
     gated: bool = False
@@ -74,7 +72,6 @@ def facts_of(pod: Pod, label_keys: Iterable[str] = ()) -> PodFacts:
         succeeded=pod.status.phase == "Succeeded",
         running=pod.status.phase == "Running",
         terminating=meta.deletion_timestamp is not None,
-        rejected=tried_in_vain(pod),
         unschedulable=found_unschedulable(pod),
         gated=bool(pod.spec.scheduling_gates),
         native=is_native_group(pod.spec),
@@ -84,15 +81,11 @@ def facts_of(pod: Pod, label_keys: Iterable[str] = ()) -> PodFacts:
     )
 
 
-def tried_in_vain(pod: Pod) -> bool:
-    return any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions or ())
-
-
 def found_unschedulable(pod: Pod) -> str:
     """The message of PodScheduled with reason Unschedulable; "" after an error, which says nothing about room."""
     for each in pod.status.conditions or ():
         if each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable":
-            return each.message
+            return each.message or each.reason
     return ""
 
 

@@ -83,6 +83,8 @@ class World:
         """Gangs that want more room than they have."""
         self.last_question: float = 0.0
         """When kube-scheduler last asked anything: it is at work."""
+        self.schedulers: set[str] = set()
+        """schedulerName of the profiles that have asked."""
         self.gained: set[str] = set()
         """Nodes on which room became free since binds and blocked gangs were last looked at."""
         self.claims: dict[str, frozenset[str]] = {}

@@ -223,6 +223,25 @@ def test_a10_host_ports_of_members_and_of_others(member1: Cluster, namespace: st
     assert len(set(nodes_of(member1, namespace, "gang-").values())) == 3
 
 
+def test_a10_a_gang_that_needs_every_node_lands_though_nodes_are_sampled(
+    member1: Cluster, namespace: str, member_nodes: SetNodes
+) -> None:
+    """Fit per node: of 130 feasible nodes kube-scheduler offers 100 to each pod of the default profile, and the planned
+    one may be missing. Slots of a class are swapped, and the gang of 130 whole nodes lands."""
+    nodes = member_nodes(member1=[four_cpus(130)])["member1"]
+    swaps = metric(member1, "muster_plan_changes_total", change="swapped")
+    moves = metric(member1, "muster_plan_changes_total", change="moved")
+    with Stopwatch("130 pods of one gang on 130 nodes, 100 of them offered"):
+        post_gang(member1, namespace, "gang", 130, cpu="3", schedulerName="default-scheduler")
+        wait_landed(member1, namespace, "gang", 130)
+    print(
+        f"\n  slots swapped: {metric(member1, 'muster_plan_changes_total', change='swapped') - swaps:.0f},"
+        f" moved: {metric(member1, 'muster_plan_changes_total', change='moved') - moves:.0f}"
+    )
+    assert set(nodes_of(member1, namespace).values()) == set(nodes)
+    assert_bound_once(bindings_posted(member1, namespace))
+
+
 def test_a12_unlike_roles(member1: Cluster, namespace: str, member_nodes: SetNodes) -> None:
     """Unlike roles: Master on a CPU node, workers on GPU nodes, in one gang, though the Master comes first and would
     fit on a GPU node too; hard-to-place members first."""

@@ -199,6 +199,25 @@ class TestHolding:
         stage.schedule(pods[2])
         assert len(stage.bound()) == 3
 
+    @pytest.mark.parametrize(
+        ("scheduler", "waits"),
+        [("default-scheduler", True), ("somebody-elses", False)],
+        ids=["in-the-queue", "nobodys"],
+    )
+    def test_a_member_whose_turn_has_not_come_gets_more_time(self, stage, scheduler, waits):
+        # A5: kube-scheduler is busy. A first try that ended in an error (no extender led) says nothing about its room.
+        pods = gang(3)
+        for each in pods:
+            each.spec.scheduler_name = "default-scheduler"
+        pods[2].spec.scheduler_name = scheduler
+        pods[2].status.conditions = [PodCondition(type="PodScheduled", status="False", reason="SchedulerError")]
+        stage.add(pod_group(minimum=3, timeout=10), *pods)
+        calls = [stage.schedule(pods[0]), stage.schedule(pods[1])]
+        for _ in range(21):
+            stage.pass_time(0.5)
+            stage.filter(member("other", "elsewhere"))
+        assert stage.held() == (set(calls) if waits else set())
+
     def test_a_member_that_other_filters_keep_back_gets_no_more_time(self, stage):
         # A5: its nodeSelector matches nothing, kube-scheduler never asks about it, and is busy with other pods.
         pods = gang(3)
