@@ -92,13 +92,15 @@ def run(seconds, extender=0.0):
 
 def test_the_ratio_is_the_median_of_each_rounds_own():
     stock, muster = Contender(100), Contender(100, Shape(1, 100), "muster")
-    result = Result(10, {stock: [run(1.0), run(4.0), run(2.0)], muster: [run(2.0), run(5.0), run(2.0)]})
+    result = Result(10, {stock: [run(1.0), run(4.0), run(2.0)], muster: [run(2.0, 1.0), run(5.0, 1.0), run(2.0, 1.0)]})
     assert report.ratio(result, muster) == 0.8  # of 0.5, 0.8 and 1.0
     found = report.document([result], {"cores": 2})
     [of_stock, of_muster] = found["results"][0]["contenders"]
     assert (of_stock["seconds"], of_stock["pods_per_second"], of_stock["writes_per_pod"]) == (2.0, 50.0, 2.0)
     assert (of_muster["ratio_to_stock"], of_muster["gangs"]) == (0.8, "1x100")
+    assert of_muster["cpu_ratio_to_stock"] == 0.667  # 2 of 2 + 1
     assert "ratio_to_stock" not in of_stock
-    assert "| 10 | muster 1x100 | 2.00 (2.0-5.0) | 50 | 0.80 | 20.00, 0.00, 0.00, 0.00 | 2.00 |" in report.table(
-        [result]
+    assert (
+        "| 10 | muster 1x100 | 2.00 (2.0-5.0) | 50 | 0.80 | 0.67 | 20.00, 0.00, 0.00, 10.00 | 2.00 |"
+        in report.table([result])
     )
