@@ -63,6 +63,8 @@ class ObjectEvents:
             policy = self._watches.policies.get(namespace, name)
             if policy is None or ("" not in namespaces and namespace not in namespaces):
                 continue
+            if self._going(namespace, policy):
+                continue
             problems = [p.message for p in state.problems]
             if problems:
                 self._tell(POLICIES, policy, "InvalidPolicy", f"not in force: {'; '.join(problems)}")
@@ -74,6 +76,11 @@ class ObjectEvents:
                 if idle:
                     self._tell(POLICIES, policy, "SelectsNothing", idle)
             await self._show(policy, problems, idle)
+
+    def _going(self, namespace: str, policy: Undecoded) -> bool:
+        """Deleted, or in a namespace that is: nobody is left to read it, and events are refused there."""
+        there = self._watches.namespaces.get("", namespace)
+        return bool(policy.metadata.deletion_timestamp or there is None or there.metadata.deletion_timestamp)
 
     async def _show(self, policy: Undecoded, problems: list[str], idle: str | None) -> None:
         """Conditions on the policy itself, written when they change. A lost write comes with the next touch."""
