@@ -31,8 +31,7 @@ def cpu_ratio(result: Result, contender: Contender) -> float:
 def table(results: list[Result]) -> str:
     """Markdown. CPU is milliseconds per pod."""
     lines = [
-        "| nodes | who | s | pods/s | ratio | CPU ratio | CPU ms/pod: API server, etcd, scheduler, extender "
-        "| writes/pod |",
+        "| nodes | who | s | pods/s | ratio | CPU ratio | CPU ms/pod: API, etcd, scheduler, extender | writes/pod |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for result in results:
