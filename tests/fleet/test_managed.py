@@ -31,7 +31,7 @@ from tests.fleet.stories import (
 )
 
 CPUS = 4
-RACES = 15
+RACES = 10
 SEED = 11
 BROKEN = 'muster_plan_changes_total{change="broken"}'
 COLLISIONS = "muster_overcommitted_by_others_total"

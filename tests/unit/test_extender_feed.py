@@ -13,6 +13,7 @@ from kube.api.errors import Forbidden, NotFound
 from kube.objects.meta import ObjectMeta
 from kube.objects.nodes import Node
 from tests.unit.extender_doubles import ManualClock, ScriptedApi, settle
+from tests.unit.extender_objects import pod
 
 GROUPS = "list podgroups /"
 
@@ -159,6 +160,15 @@ async def test_a_live_read_is_told_once_and_a_live_absence_is_a_deletion(case):
     assert case.core.entries[-1] == ("node gone", "n1")
     case.feed.live_pod_group("ns", "never-there", None)
     assert len(case.core.entries) == 2
+
+
+async def test_a_pod_of_another_scheduler_is_told_by_a_live_list_before_the_watch_does(case):
+    await case.run()
+    case.core.entries.clear()
+    theirs = pod("theirs", node="n1")
+    case.feed.live_pod(theirs)
+    case.feed.live_pod(theirs)
+    assert case.core.entries == [("pod", "theirs")]
 
 
 async def test_watches_that_fail_are_counted_by_resource(case):
