@@ -16,7 +16,7 @@ NODE = NodeShape(cpu="16", memory="64Gi", gpus=0)
 """With pods of one CPU and 1 GiB, as in the public benchmark wzshiming/kube-scheduling-perf."""
 
 
-SAMPLED_FROM = 2000
+SAMPLED_FROM = 1000
 """Nodes."""
 
 
