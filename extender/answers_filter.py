@@ -66,6 +66,7 @@ def _of_gang(
 ) -> FilterAnswer:
     gang.asked = True
     member.asked = member.ever_asked = True
+    member.asked_at = now
     reason = admission.refusal(world, gang, facts, now)
     if not reason:
         if not _has_or_may_have_slot(world, gang, member):

@@ -11,8 +11,12 @@ NOT_DISPATCHED = "not dispatched before the reservation's time to live was over"
 NOT_HEALED = "the gang stayed below its minimum for too long"
 HOLD_OVER = "the gang was not complete within its schedule timeout, all its members are released together"
 ASSEMBLED_IN_VAIN = "members of this gang did not appear in time, those that wait are released together"
-QUEUE_LAG = 1.0
-"""kube-scheduler was heard so recently: members it has not asked about are still in its queue."""
+QUEUE_LAG = 2.5
+"""kube-scheduler was heard so recently: members it has not asked about are still in its queue, or in its back-off after
+an error (podMaxBackoffSeconds 2, as shipped)."""
+LOOK_AGAIN = 0.5
+ON_THE_WAY = 1.0
+"""From an answer of `filter` to the bind call, with a busy kube-scheduler in between."""
 _OF_PODS = frozenset({Timer.GATE, Timer.RETRY, Timer.UNKNOWN, Timer.ANSWERED, Timer.UNSEEN})
 
 
@@ -113,21 +117,26 @@ def _hold_is_over(world: World, gang: Gang, now: float) -> None:
     not without bound: room is never held for a member that no filter lets through."""
     if gang.state not in (State.PLANNED, State.WAITING) or gang.busy:
         return
-    queued = any(_still_queued(world, member) for member in gang.members.values())
+    queued = any(_still_comes(world, gang, member, now) for member in gang.members.values())
     longest = gang.state_since + max(gang.schedule_timeout, world.config.default_schedule_timeout)
     if queued and now < longest and now - world.last_question < QUEUE_LAG:
-        world.timers.set(Timer.HOLD, gang.key, now + QUEUE_LAG)
+        world.timers.set(Timer.HOLD, gang.key, now + LOOK_AGAIN)
         return
     life.give_up_room(world, gang, HOLD_OVER, now)
     gang.asked = False
     world.counters["timeouts"] += 1
 
 
-def _still_queued(world: World, member: Member) -> bool:
-    """Its turn has not come since the plan was made. One that was tried, and never got as far as `filter`, is kept back
-    by kube-scheduler's own filters; one of a scheduler that was never heard here is nobody's business."""
-    if member.call is not None or member.node or member.finished or member.asked:
+def _still_comes(world: World, gang: Gang, member: Member, now: float) -> bool:
+    """Its turn has not come since the plan was made, or it came just now and its bind call is on the way.
+
+    One that was tried, and never got as far as `filter`, is kept back by kube-scheduler's own filters; one of a
+    scheduler that was never heard here is nobody's business.
+    """
+    if member.call is not None or member.node or member.finished:
         return False
+    if member.asked:
+        return now - member.asked_at < ON_THE_WAY and member.ref.uid not in gang.refused
     if member.ever_asked:
         return True
     pod = world.pods[member.ref.uid].pod

@@ -180,6 +180,8 @@ class Member(msgspec.Struct):
     """kube-scheduler asked about it since the present plan was made ..."""
     ever_asked: bool = False
     """... or before."""
+    asked_at: float = 0.0
+    """When it did so last."""
     unschedulable: str = ""
     """What kube-scheduler said of it last."""
     counted: tuple[Standing, str, bool, bool, bool, bool] | None = None

@@ -204,8 +204,10 @@ class TestHolding:
         [("default-scheduler", True), ("somebody-elses", False)],
         ids=["in-the-queue", "nobodys"],
     )
-    def test_a_member_whose_turn_has_not_come_gets_more_time(self, stage, scheduler, waits):
-        # A5: kube-scheduler is busy. A first try that ended in an error (no extender led) says nothing about its room.
+    @pytest.mark.parametrize("pause", [0.5, 2.0], ids=["busy", "backing-off"])
+    def test_a_member_whose_turn_has_not_come_gets_more_time(self, stage, scheduler, waits, pause):
+        # A5: kube-scheduler is at work, with at most its longest back-off between two questions. A first try that
+        # ended in an error (no extender led) says nothing about room.
         pods = gang(3)
         for each in pods:
             each.spec.scheduler_name = "default-scheduler"
@@ -213,10 +215,32 @@ class TestHolding:
         pods[2].status.conditions = [PodCondition(type="PodScheduled", status="False", reason="SchedulerError")]
         stage.add(pod_group(minimum=3, timeout=10), *pods)
         calls = [stage.schedule(pods[0]), stage.schedule(pods[1])]
-        for _ in range(21):
-            stage.pass_time(0.5)
+        for _ in range(int(10.5 / pause) + 1):
+            stage.pass_time(pause)
             stage.filter(member("other", "elsewhere"))
         assert stage.held() == (set(calls) if waits else set())
+
+    def test_a_bind_call_that_is_on_its_way_is_waited_for(self, stage):
+        # A5: the last member's filter was answered just before the time is over.
+        pods = gang(3)
+        stage.add(pod_group(minimum=3, timeout=10), *pods)
+        calls = {stage.schedule(pods[0]), stage.schedule(pods[1])}
+        stage.pass_time(9.9)
+        node = stage.node_for(pods[2])
+        stage.pass_time(0.5)
+        assert stage.held() == calls
+        stage.bind(pods[2], node)
+        assert len(stage.bound()) == 3
+
+    def test_a_bind_call_that_never_comes_is_not_waited_for(self, stage):
+        pods = gang(3)
+        stage.add(pod_group(minimum=3, timeout=10), *pods)
+        stage.schedule(pods[0])
+        stage.schedule(pods[1])
+        stage.pass_time(9.9)
+        stage.node_for(pods[2])
+        stage.pass_time(2)
+        assert not stage.held()
 
     def test_a_member_that_other_filters_keep_back_gets_no_more_time(self, stage):
         # A5: its nodeSelector matches nothing, kube-scheduler never asks about it, and is busy with other pods.
