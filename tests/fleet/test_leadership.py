@@ -30,6 +30,8 @@ from tests.fleet.stories import (
     read,
 )
 
+pytestmark = pytest.mark.long
+
 GOAL = "goal 15 s"
 NODES, CPUS = 8, 4
 LONG = 10

@@ -30,6 +30,8 @@ from tests.fleet.stories import (
     read,
 )
 
+pytestmark = pytest.mark.long
+
 CPUS = 4
 RACES = 10
 SEED = 11

@@ -2,11 +2,15 @@
 
 from statistics import median
 
+import pytest
+
 from hack.bench import report
 from hack.bench.rig import Rig
 from hack.bench.runner import run_all
 from hack.bench.scenario import Contender, Shape
 from kube.objects.names import MUSTER_SCHEDULER
+
+pytestmark = pytest.mark.long
 
 FLOOR = 0.35
 """Of the stock scheduler's rate. Far below what is reached (docs/BENCH.md), so that a busy machine fails nothing; what
