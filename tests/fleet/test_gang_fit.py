@@ -223,6 +223,7 @@ def test_a10_host_ports_of_members_and_of_others(member1: Cluster, namespace: st
     assert len(set(nodes_of(member1, namespace, "gang-").values())) == 3
 
 
+@pytest.mark.long
 def test_a10_a_gang_that_needs_every_node_lands_though_nodes_are_sampled(
     member1: Cluster, namespace: str, member_nodes: SetNodes
 ) -> None:

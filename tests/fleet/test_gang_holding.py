@@ -41,6 +41,8 @@ from tests.fleet.stories import (
     wait_landed,
 )
 
+pytestmark = pytest.mark.long
+
 NOBODY = "nobody"
 """schedulerName of pods that exist and are never scheduled."""
 

@@ -164,6 +164,7 @@ def test_borrowed_quota_is_given_back_whole(
     wait_phase(hub, a, "a3", "Running")
 
 
+@pytest.mark.long
 def test_a_big_gang_gets_its_turn_against_a_stream_of_small_jobs(
     fleet: Fleet, hub: Cluster, member1: Cluster, teams: tuple[str, str], tree: Callable[[Json], None]
 ) -> None:
