@@ -41,8 +41,6 @@ from tests.fleet.stories import (
     wait_landed,
 )
 
-pytestmark = pytest.mark.long
-
 NOBODY = "nobody"
 """schedulerName of pods that exist and are never scheduled."""
 
@@ -108,7 +106,8 @@ def test_a5_a_wait_shorter_than_the_schedulers_back_off_still_converges(
         wait_landed(member1, namespace, "gang", 3, timeout=20)
 
 
-@pytest.mark.parametrize("gangs", [40, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("gangs", [40, 200])
 def test_a5_many_gangs_at_once_do_not_time_out_merely_for_queueing(
     fleet: Fleet, member1: Cluster, namespace: str, member_nodes: SetNodes, gangs: int
 ) -> None:

@@ -175,7 +175,7 @@ def test_a15_status_is_written_again_after_conflicts(member1: Cluster, namespace
                 number += 1
                 body = {"metadata": {"labels": {"step": str(number)}}}
                 rest.merge_patch(f"{POD_GROUPS.format(namespace)}/gang", body)
-                ended.wait(0.005)
+                ended.wait(0.05)
 
     with posting(member1) as post:
         post(pod_group(namespace, "gang", 2))
@@ -183,7 +183,7 @@ def test_a15_status_is_written_again_after_conflicts(member1: Cluster, namespace
         writer.start()
         try:
             for index in range(2):
-                post(ends(gang_pod(namespace, "gang", index, cpu="3"), "sim/run-for", "3s"))
+                post(ends(gang_pod(namespace, "gang", index, cpu="3"), "sim/run-for", "6s"))
             wait_phase(member1, namespace, "Running", running=2, scheduled=2)
             wait_phase(member1, namespace, "Finished", succeeded=2)
         finally:
