@@ -3,6 +3,7 @@
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -24,6 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.quick:
         for name, value in QUICK.items():
             setattr(options, name, value)
+    # What has been started is ended on the way out, also when a terminal or a CI job ends us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(options.dir).resolve() if options.dir else Path(tempfile.mkdtemp(prefix="muster-bench-"))
     try:
         sizes, shapes = parse_nodes(options.nodes), parse_shapes(options.shapes)
