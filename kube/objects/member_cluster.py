@@ -15,6 +15,15 @@ class SecretRef(msgspec.Struct):
     name: str
 
 
+class SelfFencing(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True, kw_only=True):
+    """Opt-in (rule 16): the member gives its gangs up by itself when it hears nothing of the hub."""
+
+    seconds: int
+    """After so long without an echo of its own heartbeat the extender evicts every hub-owned gang."""
+    margin_seconds: int = 60
+    """The hub re-places what ran there `seconds` + this after its last renewal, at the earliest."""
+
+
 class MemberClusterSpec(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     kubeconfig_secret: SecretRef
     labels: dict[str, str] = {}
@@ -24,6 +33,13 @@ class MemberClusterSpec(msgspec.Struct, rename="camel", omit_defaults=True, kw_o
     """Cordoned: no new jobs."""
     create_namespaces: bool = True
     """False: a missing namespace makes this member no candidate, with that reason."""
+    fenced: bool = False
+    """The admin's promise that its nodes stay off (rule 15). The dispatcher takes it back once the member answers and
+    nothing stale of ours is left in it."""
+    accepted_cluster_uid: str = msgspec.field(default="", name="acceptedClusterUID")
+    """uid of the kube-system namespace of the cluster that the admin accepts under this name (rule 17). "": the one in
+    status.clusterUID, which is the first that answered."""
+    self_fencing: SelfFencing | None = None
 
 
 class MemberClusterStatus(
